@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A call on a lock up to the outcome of its first chain, which decides most calls.
+//! A call on a lock up to the outcome of its first effect, which decides most calls.
 //!
 //! ```text
-//!   perform ─▶ first effect: one chain ─▶ result
-//!                └▶ First: one chain, a ledger write ─▶ result
-//!                     └▶ Operation: execute::carry_out
+//!   perform ─▶ first effect: a word operation or a chain ─▶ result
+//!                └▶ Operation: execute::carry_out
 //! ```
-//! The part of a call that may block runs [uncancelled]. A first chain on memory of this host does
+//! The part of a call that may block runs [uncancelled]. A first effect on memory of this host does
 //! not block.
 
 use dlock_core::lock::{FirstOp, Op, OpResult};
 use dlock_core::memory::exec::Single;
 use dlock_core::memory::word_op::Outcome;
-use dlock_core::operation::{needs_clock, First, Follows, Operation, Started};
+use dlock_core::operation::{self, needs_clock, Operation, Started};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::threads::uncancelled;
 
@@ -50,7 +49,7 @@ fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Li
         // usually no tick of the clock lies between the two readings
         if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
             let now = &held.last_now;
-            if let Some(result) = First::ended(&mut held.entry, op, first, old, now, now) {
+            if let Some(result) = operation::ended(&mut held.entry, op, first, old, now, now) {
                 return result;
             }
         }
@@ -58,7 +57,7 @@ fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Li
     begun(lock_slot, guard, op, limit, (first, single.into()))
 }
 
-/// Goes on after a first chain that did not end the operation, or after which the clock must be
+/// Goes on after a first effect that did not end the operation, or after which the clock must be
 /// read again.
 #[inline(never)]
 fn begun(
@@ -70,13 +69,9 @@ fn begun(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let (begun, bounds) = held.clock_begun(op, limit);
-    let after = match outcome {
-        Outcome::Unknown => held.clock_unanswered(),
-        _ => held.clock_after(needs_clock(op, &held.entry, begun)),
-    };
-    let mut first = First::after(&held.entry, op, first, begun, bounds);
-    let follows = first.outcome(&mut held.entry, outcome, after);
-    go_on(lock_slot, guard, first, follows)
+    let mut operation = Operation::after(&held.entry, op, first, begun, bounds);
+    held.outcome(&mut operation, outcome);
+    uncancelled(|| carry_out(lock_slot, guard, Started::Running(operation)))
 }
 
 /// Begins an operation whose first effect is not a single word operation.
@@ -94,29 +89,18 @@ fn begin_with_more(
     let local_ns = held.last_now.local_ns;
     let until_ns = limit.bounds(local_ns).until_ns;
     if local_ns < until_ns {
-        if let Some(first) = held.entry.first_turn(op, &held.last_now) {
-            return begin_with_turn(lock_slot, guard, op, limit, (first, until_ns));
+        if let Some(first) = held.entry.first_chain(op, &held.last_now) {
+            return begin_with_chain(lock_slot, guard, op, limit, (first, until_ns));
         }
     }
     let (now, bounds) = held.clock_begun(op, limit);
-    let mut first = First::new(&held.entry, op, now, bounds);
-    let follows = match first.begin(&mut held.entry) {
-        Follows::Post(chain) => {
-            let outcome = held.execute(&chain, first.until_ns());
-            let after = match outcome {
-                Outcome::Unknown => held.clock_unanswered(),
-                _ => held.clock_after(first.needs_clock(&held.entry, now)),
-            };
-            first.outcome(&mut held.entry, outcome, after)
-        }
-        follows => follows,
-    };
-    go_on(lock_slot, guard, first, follows)
+    let started = Operation::begin(&mut held.entry, op, now, bounds);
+    uncancelled(|| carry_out(lock_slot, guard, started))
 }
 
-/// Begins an operation on a fair lock, whose first effect is a chain.
+/// Begins an operation whose first effect is a chain.
 #[inline(always)]
-fn begin_with_turn(
+fn begin_with_chain(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
@@ -125,11 +109,11 @@ fn begin_with_turn(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let until_ns = until_ns.min(held.last_now.local_ns.saturating_add(DATA_WAIT_NS));
-    let outcome = held.execute_chain(&held.entry.chain_of(op), until_ns);
+    let outcome = held.execute_chain(&held.entry.chain_of(op, first), until_ns);
     if let Outcome::Done(values) = &outcome {
         if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
             let (values, now) = (values.as_slice(), &held.last_now);
-            let ended = First::ended_by(&mut held.entry, op, first, values, now, now);
+            let ended = operation::ended_by(&mut held.entry, op, first, values, now, now);
             if let Some(result) = ended {
                 held.write_ledger();
                 return result;
@@ -137,44 +121,6 @@ fn begin_with_turn(
         }
     }
     begun(lock_slot, guard, op, limit, (first, outcome))
-}
-
-#[inline(never)]
-fn go_on(
-    lock_slot: &LockSlot,
-    guard: &mut LockSlotGuard<'_>,
-    mut first: First,
-    follows: Follows,
-) -> OpResult {
-    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    match held.ends(&mut first, follows) {
-        Ok(result) => result,
-        Err(operation) => uncancelled(|| carry_out(lock_slot, guard, Started::Running(operation))),
-    }
-}
-
-impl ClientLock {
-    /// Carries out what follows the first chain: returns the result, or the operation that goes on.
-    #[inline]
-    #[allow(clippy::result_large_err)] // the `Err` is no error, and rare
-    pub(crate) fn ends(
-        &mut self,
-        first: &mut First,
-        mut follows: Follows,
-    ) -> Result<OpResult, Operation> {
-        loop {
-            match follows {
-                Follows::Done(result) => return Ok(result),
-                Follows::Running(operation) => return Err(operation),
-                Follows::Write(write) => {
-                    self.exec.write_ledger(self.entry.handle(), write);
-                    let now = self.clock_after(first.needs_clock(&self.entry, self.last_now));
-                    follows = first.written(&mut self.entry, now);
-                }
-                Follows::Post(_) => unreachable!("a first chain is executed once"),
-            }
-        }
-    }
 }
 
 #[inline(never)]

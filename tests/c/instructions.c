@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Acquires and releases a lock that no other client has, 1,000 times in the function `cycles`,
  * whose instructions callgrind counts (run.sh). Its argument is a, r or f, an exclusive atomic,
- * read-write or fair lock, or s, a shared fair one. */
+ * read-write or fair lock, or s or h, a shared fair or read-write one. */
 #include <string.h>
 #include <time.h>
 
@@ -39,8 +39,8 @@ static void wait_for_the_first_half_of_a_second(void)
 int main(int argc, char **argv)
 {
     const char *kind = argc > 1 ? argv[1] : "a";
-    lock_ops op = strcmp(kind, "s") == 0 ? LOCK_SHARED : LOCK_EXCLUSIVE;
-    int type = *kind == 'a' ? DLOCK_ATOMIC : *kind == 'r' ? DLOCK_RW : DLOCK_FAIR;
+    lock_ops op = strchr("sh", *kind) ? LOCK_SHARED : LOCK_EXCLUSIVE;
+    int type = *kind == 'a' ? DLOCK_ATOMIC : strchr("rh", *kind) ? DLOCK_RW : DLOCK_FAIR;
     int port = free_port();
     limit_seconds(60);
     EQ(dserver_lib_init(1), 0);

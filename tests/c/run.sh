@@ -413,9 +413,10 @@ run_on() { # FABRIC
             "$built/dlock_primary_test"
         [ "$fabric" = shm ] || return
         test_case "callgrind/shm/atomic" instructions_of a 905
-        test_case "callgrind/shm/rw" instructions_of r 832
-        test_case "callgrind/shm/fair" instructions_of f 2040
-        test_case "callgrind/shm/fair_shared" instructions_of s 2073
+        test_case "callgrind/shm/rw" instructions_of r 840
+        test_case "callgrind/shm/rw_shared" instructions_of h 1770
+        test_case "callgrind/shm/fair" instructions_of f 2080
+        test_case "callgrind/shm/fair_shared" instructions_of s 2110
         return
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \

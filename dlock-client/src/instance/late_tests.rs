@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use dlock_core::clock::NS;
 use dlock_core::lock::{Op, View};
-use dlock_core::operation::{Bounds, First, Follows};
 use dlock_core::wire::control::LockDesc;
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_fabric::os::clock::boot_ns;
@@ -347,8 +346,7 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
             let guard = a.table.lock_slot(index).lock_until(Instant::now).expect("nobody else");
             let held = guard.as_ref().expect("it was got");
             let now = held.now();
-            let mut first = First::new(&held.entry, Op::Unlock, now, Bounds::since(now.local_ns));
-            !matches!(first.begin(&mut held.entry.clone()), Follows::Post(_))
+            held.entry.first_op(Op::Unlock, &now).is_none()
         };
         thread::scope(|scope| {
             scope.spawn(|| lock(&b, id, X));

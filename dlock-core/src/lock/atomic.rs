@@ -118,6 +118,17 @@ fn cas(m: &mut Machine, e: &LockEntry, at: At, expect: u64, swap: u64) -> Step {
     Step::Chain(with_token(e, at, WordOp::Cas { addr: e.w0(), expect, swap }))
 }
 
+/// The chain of a first effect.
+#[inline(never)]
+pub(super) fn chain_of(e: &LockEntry, at: At) -> Chain {
+    let (expect, swap) = match at {
+        At::Taking { found, mine } => (found, mine),
+        At::Extending { later } => (e.word, later),
+        _ => (e.word, 0),
+    };
+    with_token(e, at, WordOp::Cas { addr: e.w0(), expect, swap })
+}
+
 /// The chain of `cas`. If it takes the lock, it takes the token after the word names this client,
 /// so that no later holder has a smaller token.
 fn with_token(e: &LockEntry, at: At, cas: WordOp) -> Chain {

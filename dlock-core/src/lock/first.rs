@@ -3,10 +3,10 @@
 //! decides most operations.
 //!
 //! ```text
-//!   first_op    (atomic, rw)  None ─▶ a Machine does the operation from its beginning
-//!   first_turn  (fair)        Some ─▶ the caller executes a compare-and-swap; fair: a chain
-//!                                     ├ found what it expected ─▶ ends: the result
-//!                                     └ found something else  ─▶ a Machine goes on from there
+//!   first_op     one word operation  None ─▶ a Machine does the operation from its beginning
+//!   first_chain  several             Some ─▶ the caller executes it
+//!                                            ├ found what it expected ─▶ ends: the result
+//!                                            └ found something else  ─▶ a Machine goes on
 //! ```
 //! A `Machine` takes its own first step by the same functions (for atomic locks [`atomic::first`]
 //! and [`atomic::ends`]), so both decide alike. The caller builds a `Machine` only if it needs one.
@@ -16,7 +16,7 @@ use super::{atomic, fair, rw, Doubt, LockEntry, Op, OpResult};
 use crate::clock::Now;
 use crate::memory::word_op::{Chain, WordOp};
 use crate::planted::{self, Bug};
-use crate::wire::message::{LockType, Mode};
+use crate::wire::message::LockType;
 
 /// The first effect of an operation. It decides the operation if no other client interferes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,32 +44,59 @@ impl LockEntry {
             return None;
         }
         match self.lock_type {
+            _ if op.is_shared() => None,
             LockType::Atomic => {
                 let (at, word_op) = atomic::first(op, self, now)?;
                 Some((word_op, FirstOp(Phase::Atomic(at))))
             }
             LockType::Rw => {
-                let (at, word_op) = rw::first(op, self)?;
-                Some((word_op, FirstOp(Phase::Rw(at))))
+                let at = rw::first(op, self)?;
+                Some((rw::cas(self, at), FirstOp(Phase::Rw(at))))
             }
             LockType::Fair => None,
         }
     }
 
-    /// The first effect of an operation on a fair lock that is about to begin: [a
-    /// chain](Self::chain_of).
+    /// The first effect of an operation that is about to begin, if that is a
+    /// [chain](Self::chain_of); `None`: the operation needs a request or nothing at all.
     #[inline(always)]
-    pub fn first_turn(&mut self, op: Op, now: &Now) -> Option<FirstOp> {
-        if self.lock_type != LockType::Fair || !self.fits(op, now) {
+    pub fn first_chain(&mut self, op: Op, now: &Now) -> Option<FirstOp> {
+        if !self.fits(op, now) {
             return None;
         }
-        Some(FirstOp(Phase::Fair(fair::first(op, self, now)?)))
+        Some(FirstOp(match self.lock_type {
+            LockType::Fair => Phase::Fair(fair::first(op, self, now)?),
+            _ => self.first_phase(op, now)?,
+        }))
     }
 
-    /// The chain of the operation's [first turn](Self::first_turn).
+    /// The phase that an operation on an atomic or read-write lock begins with, if its first effect
+    /// is a chain.
+    #[inline(never)]
+    fn first_phase(&mut self, op: Op, now: &Now) -> Option<Phase> {
+        match self.lock_type {
+            LockType::Rw if self.is_told_after_a_write(op, now) => None,
+            LockType::Rw => rw::first_of_chain(op, self).map(Phase::Rw),
+            _ if op.is_shared() => None,
+            _ => atomic::first(op, self, now).map(|(at, _)| Phase::Atomic(at)),
+        }
+    }
+
+    /// Whether the client writes a new share into its ledger before its program learns of it, and
+    /// judges the session's horizon by the clock as read after that write.
     #[inline(always)]
-    pub fn chain_of(&self, op: Op) -> Chain {
-        fair::first_chain(op, self)
+    fn is_told_after_a_write(&self, op: Op, now: &Now) -> bool {
+        op.is_shared() && !self.means.by_primary && now.horizon_ns != u64::MAX
+    }
+
+    /// The chain of the operation's [first effect](Self::first_chain).
+    #[inline(always)]
+    pub fn chain_of(&self, op: Op, FirstOp(phase): FirstOp) -> Chain {
+        match phase {
+            Phase::Atomic(at) => atomic::chain_of(self, at),
+            Phase::Rw(at) => rw::chain_of(self, at),
+            _ => fair::first_chain(op, self),
+        }
     }
 
     /// Whether the operation can begin with a first effect: it takes a lock of which the client has
@@ -77,9 +104,8 @@ impl LockEntry {
     #[inline(always)]
     fn fits(&self, op: Op, now: &Now) -> bool {
         let fits = match op {
-            Op::TryLock { mode, lease } | Op::Lock { mode, lease } => {
-                let is_first = mode == Mode::Exclusive || self.lock_type == LockType::Fair;
-                self.refs == 0 && !lease.is_none() && is_first
+            Op::TryLock { lease, .. } | Op::Lock { lease, .. } => {
+                self.refs == 0 && !lease.is_none()
             }
             Op::Unlock => self.refs == 1,
             Op::Extend { .. } => false,
@@ -141,7 +167,23 @@ impl LockEntry {
         if let Phase::Fair(at) = first.0 {
             return fair::ends(op, self, at, values, (begun, now));
         }
+        self.ends_by_chain(op, first, values, begun, now)
+    }
+
+    #[inline(never)]
+    fn ends_by_chain(
+        &mut self,
+        op: Op,
+        first: FirstOp,
+        values: &[u64],
+        begun: &Now,
+        now: &Now,
+    ) -> Option<OpResult> {
         let old = self.found(first, values)?;
-        self.ends(op, first, old, begun, now)
+        let share = match first.0 {
+            Phase::Rw(at) => rw::share_ends(self, at, old, now),
+            _ => None,
+        };
+        share.or_else(|| self.ends(op, first, old, begun, now))
     }
 }

@@ -67,25 +67,9 @@ impl Machine {
         self.op
     }
 
-    /// The clock as read before anything is posted.
-    #[inline]
-    pub(crate) fn started(&self) -> Now {
-        self.started
-    }
-
     /// The machine of an operation whose [first effect](LockEntry::first_op) is under way.
     pub(crate) fn after(op: Op, first: FirstOp, now: Now) -> Self {
         Self::new(op, first.0, now)
-    }
-
-    /// The first effect, if it is a single word operation and under way.
-    #[inline]
-    pub(crate) fn first_op(&self) -> Option<FirstOp> {
-        match self.phase {
-            Phase::Atomic(atomic::At::Taking { .. } | atomic::At::Releasing)
-            | Phase::Rw(rw::At::Taking | rw::At::Releasing) => Some(FirstOp(self.phase)),
-            _ => None,
-        }
     }
 
     pub(super) fn new(op: Op, phase: Phase, now: Now) -> Self {

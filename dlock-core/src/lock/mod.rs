@@ -95,6 +95,13 @@ impl Op {
         matches!(self, Op::TryLock { .. } | Op::Lock { .. })
     }
 
+    /// Whether the operation asks for a share of the lock.
+    #[inline(always)]
+    fn is_shared(self) -> bool {
+        let mode = Mode::Shared;
+        matches!(self, Op::TryLock { mode: m, .. } | Op::Lock { mode: m, .. } if m == mode)
+    }
+
     fn lease(self) -> Lease {
         match self {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. } => lease,

@@ -49,21 +49,60 @@ pub(super) enum At {
     AsksRelease,
 }
 
-/// The first effect of an exclusive acquire or release. `None`: the operation is a shared one or an
-/// extend, or the arbiter has to release.
+/// The first effect of an exclusive acquire or release: a [compare-and-swap](cas). `None`: the
+/// operation is a shared one or an extend, or the arbiter has to release.
 #[inline(always)]
-pub(super) fn first(op: Op, e: &LockEntry) -> Option<(At, WordOp)> {
-    let (at, expect, swap) = match op {
+pub(super) fn first(op: Op, e: &LockEntry) -> Option<At> {
+    match op {
         Op::TryLock { mode: Mode::Exclusive, .. } | Op::Lock { mode: Mode::Exclusive, .. } => {
-            (At::Taking, 0, mine(e))
+            Some(At::Taking)
         }
         Op::Unlock if e.state == EntryState::ExclusiveLocked && !is_arbiters(e) => {
-            // keep the count in the word: readers may be stepping back just now
-            (At::Releasing, e.word, RwWord::from_bits(e.word).with_client(0).into_bits())
+            Some(At::Releasing)
         }
-        _ => return None,
+        _ => None,
+    }
+}
+
+/// The compare-and-swap of `Taking` or `Releasing`.
+#[inline(always)]
+pub(super) fn cas(e: &LockEntry, at: At) -> WordOp {
+    let (expect, swap) = match at {
+        At::Taking => (0, mine(e)),
+        // keep the count in the word: readers may be stepping back just now
+        _ => (e.word, RwWord::from_bits(e.word).with_client(0).into_bits()),
     };
-    Some((at, WordOp::Cas { addr: e.w0(), expect, swap }))
+    WordOp::Cas { addr: e.w0(), expect, swap }
+}
+
+/// The first effect of an operation that begins with a [chain](chain_of).
+pub(super) fn first_of_chain(op: Op, e: &mut LockEntry) -> Option<At> {
+    let at = match op {
+        Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. } => {
+            At::Entering
+        }
+        Op::Unlock if e.state == EntryState::SharedLocked => At::Leaving,
+        _ => return first(op, e),
+    };
+    next_stamp(e);
+    Some(at)
+}
+
+/// The chain of a first effect.
+#[inline(never)]
+pub(super) fn chain_of(e: &LockEntry, at: At) -> Chain {
+    match at {
+        At::Entering => {
+            let more = WordOp::Faa { addr: e.w0(), add: 1 };
+            with_token(e, Chain::one(ledger_op(e, LedgerState::Intent)).then(more))
+        }
+        At::Leaving => {
+            let less = WordOp::Faa { addr: e.w0(), add: MINUS_ONE };
+            let leaving = Chain::one(ledger_op(e, LedgerState::Leaving));
+            leaving.then(less).then(ledger_op(e, LedgerState::None))
+        }
+        _ => counted(e, at, cas(e, at)),
+    }
 }
 
 /// The result, if the first effect decides the operation; `None`: the word was not as expected.
@@ -79,33 +118,34 @@ pub(super) fn ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpR
     }
 }
 
+/// Like [`ends`], for the chains that add a share to the count, or take it off.
+#[inline]
+pub(super) fn share_ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpResult> {
+    let word = RwWord::from_bits(old);
+    match at {
+        At::Entering if admits_reader(word) => {
+            if !e.means.by_primary {
+                e.write(stamped(e, LedgerState::HeldShared));
+            }
+            Some(granted(e, Mode::Shared, word.rcount() + 1, now.time.tick(), now))
+        }
+        At::Leaving if word.rcount() > 0 && !wakes(word) => Some(share_released(e, word)),
+        _ => None,
+    }
+}
+
 pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
-    if let Some((at, word_op)) = first(m.op, e).filter(|_| m.rounds < CAS_ROUNDS_MAX) {
+    let first = first_of_chain(m.op, e);
+    if let Some(at) = first.filter(|&at| at != At::Releasing || m.rounds < CAS_ROUNDS_MAX) {
         m.phase = Phase::Rw(at);
-        return Step::Chain(counted(e, at, word_op));
+        return Step::Chain(chain_of(e, at));
     }
-    match m.op {
-        Op::TryLock { .. } | Op::Lock { .. } => {
-            let more = WordOp::Faa { addr: e.w0(), add: 1 };
-            next_stamp(e);
-            m.phase = Phase::Rw(At::Entering);
-            let enter = Chain::one(ledger_op(e, LedgerState::Intent)).then(more);
-            Step::Chain(with_token(e, enter))
-        }
-        Op::Unlock if e.state == EntryState::SharedLocked => {
-            let less = WordOp::Faa { addr: e.w0(), add: MINUS_ONE };
-            next_stamp(e);
-            m.phase = Phase::Rw(At::Leaving);
-            let leaving = Chain::one(ledger_op(e, LedgerState::Leaving));
-            Step::Chain(leaving.then(less).then(ledger_op(e, LedgerState::None)))
-        }
-        Op::Unlock => {
-            m.phase = Phase::Rw(At::AsksRelease);
-            let (handle, mode) = (e.handle, Mode::Exclusive);
-            Step::Request(Request::Release { handle, mode, ticket: None })
-        }
-        Op::Extend { .. } => m.done(Status::Invalid), // `begin` has refused it
+    if !matches!(m.op, Op::Unlock) {
+        return m.done(Status::Invalid); // `begin` has refused it
     }
+    m.phase = Phase::Rw(At::AsksRelease);
+    let (handle, mode) = (e.handle, Mode::Exclusive);
+    Step::Request(Request::Release { handle, mode, ticket: None })
 }
 
 /// The chain that takes the lock, or ends an exclusive hold. If clients want tokens, the chain
@@ -182,9 +222,12 @@ fn ledger_op(e: &LockEntry, state: LedgerState) -> WordOp {
 /// Handles the outcome of a chain, unless that is a [first effect](first) that found what it
 /// expected.
 pub(super) fn interfered(m: &mut Machine, e: &mut LockEntry, at: At, old: u64, now: Now) -> Step {
+    if let Some(result) = share_ends(e, at, old, &now) {
+        return Step::Done(result);
+    }
     match at {
         At::Taking => held_by_another(m, e, old),
-        At::Entering => shared_or_step_back(m, e, old, now),
+        At::Entering => step_back(m, e),
         At::SteppingBack => stepped_back(m, e, old),
         At::Looking => looked(m, e, old, now),
         At::Leaving => shared_released(m, e, old),
@@ -202,16 +245,15 @@ fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
     }
 }
 
-fn shared_or_step_back(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step {
-    let word = RwWord::from_bits(old);
+/// Whether a reader that found this word when it added itself holds the lock.
+#[inline(always)]
+fn admits_reader(word: RwWord) -> bool {
     let passes_owner = word.client() != 0 && planted::is(Bug::RwSharedIgnoresOwner);
     let passes_bit = word.waiters() && planted::is(Bug::RwSharedIgnoresBit);
-    if word.admits_reader() || passes_owner || passes_bit {
-        if !e.means.by_primary {
-            e.write(stamped(e, LedgerState::HeldShared));
-        }
-        return Step::Done(granted(e, Mode::Shared, word.rcount() + 1, now.time.tick(), &now));
-    }
+    word.admits_reader() || passes_owner || passes_bit
+}
+
+fn step_back(m: &mut Machine, e: &LockEntry) -> Step {
     m.phase = Phase::Rw(At::SteppingBack);
     Step::Chain(
         Chain::one(WordOp::Faa { addr: e.w0(), add: MINUS_ONE })
@@ -266,14 +308,21 @@ fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
         m.phase = Phase::Rw(At::PuttingBack);
         return Step::Chain(Chain::one(WordOp::Faa { addr: e.w0(), add: 1 }));
     }
+    let result = share_released(e, word);
+    m.tell(Request::Wake { handle: e.handle }, result)
+}
+
+/// Whether a reader that found this word when it took its share off has to wake those that wait.
+#[inline(always)]
+fn wakes(word: RwWord) -> bool {
+    left_free_with_waiters(word) && !planted::is(Bug::NoReleaseWake)
+}
+
+#[inline(always)]
+fn share_released(e: &mut LockEntry, word: RwWord) -> OpResult {
     let rcount = word.rcount() - 1;
     let time_out = if rcount == 0 { TimeOut::NONE } else { e.cache.time_out() };
-    let view = View::Rw { time_out, client_id: 0, rcount };
-    let result = e.released(view);
-    match left_free_with_waiters(word) && !planted::is(Bug::NoReleaseWake) {
-        true => m.tell(Request::Wake { handle: e.handle }, result),
-        false => Step::Done(result),
-    }
+    e.released(View::Rw { time_out, client_id: 0, rcount })
 }
 
 fn not_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {

@@ -13,11 +13,10 @@
 //! The caller gets all results together: a grant whose lease is over at the last answer is given
 //! back.
 
-use super::{lease, Bounds, Effect, First, Follows, Operation};
+use super::{lease, Bounds, Effect, Operation, Started};
 use crate::clock::Now;
 use crate::lock::{EntryState, LockEntry, Op, OpResult};
 use crate::memory::word_op::Outcome;
-use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Reply};
 use crate::wire::status::Status;
@@ -52,11 +51,6 @@ struct Item {
 #[derive(Clone, Debug)]
 enum Run {
     Queued,
-    /// The first chain of the operation is under way.
-    First(First),
-    /// The first chain is done, and this has to be written to the ledger; `None`: it was just
-    /// written.
-    Writes(First, Option<LedgerEntry>),
     Active(Operation),
     Done(OpResult),
 }
@@ -125,7 +119,8 @@ impl Batch {
     /// The next effect of an item, never [`Effect::Done`]; `None`: each item is done or waits.
     pub fn next(&mut self, entries: &mut impl Entries) -> Option<(usize, Effect)> {
         for i in 0..self.items.len() {
-            if let Some(effect) = self.begin(i, entries).or_else(|| self.effect(i, entries)) {
+            self.begin(i, entries);
+            if let Some(effect) = self.effect(i, entries) {
                 return Some((i, effect));
             }
         }
@@ -178,59 +173,31 @@ impl Batch {
     }
 
     /// Begins an item, if no other item is active on its lock.
-    fn begin(&mut self, i: usize, entries: &mut impl Entries) -> Option<Effect> {
+    fn begin(&mut self, i: usize, entries: &mut impl Entries) {
         let &mut Item { op, place, ref run } = &mut self.items[i];
         if !matches!(run, Run::Queued) || self.places[place].turn == Turn::Taken {
-            return None;
+            return;
         }
         let entry = entries.entry(place);
         if let Some(result) = taken_by_this_batch(&self.places[place], entry, op) {
             self.items[i].run = Run::Done(result);
-            return None;
+            return;
         }
         if self.has_lost_untold(i, entries) {
             self.items[i].run = Run::Done(OpResult::of(Status::Fail));
-            return None;
+            return;
         }
         let now = entries.now(place);
         let entry = entries.entry(place);
-        let mut first = First::new(entry, op, now, self.bounds);
         self.places[place].turn = Turn::Taken;
-        match first.begin(entry) {
-            Follows::Post(chain) => {
-                let until_ns = first.until_ns();
-                self.items[i].run = Run::First(first);
-                Some(Effect::Post { chain, until_ns })
-            }
-            follows => {
-                self.follow(i, first, follows);
-                None
-            }
-        }
-    }
-
-    /// Goes on with what follows the first chain, or comes instead of it.
-    fn follow(&mut self, i: usize, first: First, follows: Follows) {
-        match follows {
-            Follows::Done(result) => self.finish(i, result),
-            Follows::Write(entry) => self.items[i].run = Run::Writes(first, Some(entry)),
-            Follows::Running(operation) => self.items[i].run = Run::Active(operation),
-            Follows::Post(_) => unreachable!("a first chain is posted once"),
+        match Operation::begin(entry, op, now, self.bounds) {
+            Started::Done(result) => self.finish(i, result),
+            Started::Running(operation) => self.items[i].run = Run::Active(operation),
         }
     }
 
     /// The next effect of an item that has begun.
     fn effect(&mut self, i: usize, entries: &mut impl Entries) -> Option<Effect> {
-        let item = &mut self.items[i];
-        if let Run::Writes(first, write) = &mut item.run {
-            if let Some(write) = write.take() {
-                return Some(Effect::WriteLedger(write));
-            }
-            let (place, mut first) = (item.place, first.clone());
-            let now = entries.now(place);
-            let follows = first.written(entries.entry(place), now);
-            self.follow(i, first, follows);
-        }
         let item = &mut self.items[i];
         let Run::Active(operation) = &mut item.run else { return None };
         if operation.is_waiting() {
@@ -280,14 +247,8 @@ impl Batch {
 
     /// Like [`Operation::outcome`].
     pub fn outcome(&mut self, item: usize, e: &mut LockEntry, outcome: Outcome, now: Now) {
-        match &mut self.items[item].run {
-            Run::First(first) => {
-                let mut first = first.clone();
-                let follows = first.outcome(e, outcome, now);
-                self.follow(item, first, follows);
-            }
-            Run::Active(operation) => operation.outcome(e, outcome, now),
-            _ => {}
+        if let Some(operation) = self.active(item) {
+            operation.outcome(e, outcome, now);
         }
     }
 

@@ -41,7 +41,7 @@ pub use batch::{Batch, Entries};
 pub use bounds::{
     Bounds, CANCEL_WAIT_NS, CHAIN_WAIT_NS, FLUSH_WAIT_NS, LATE_GRANTS_MAX, PROBE_NS, STEPS_MAX,
 };
-pub use first::{First, Follows};
+pub use first::{ended, ended_by};
 
 use crate::clock::Now;
 use crate::counters::Counter;
@@ -204,13 +204,18 @@ impl Operation {
     /// Begins an operation. `now` was read before anything is posted: leases count from there. A
     /// call that has no time left, or whose session is past its horizon, ends at once.
     pub fn begin(entry: &mut LockEntry, op: Op, now: Now, bounds: Bounds) -> Started {
-        let mut first = First::new(entry, op, now, bounds);
-        match first.begin(entry) {
-            Follows::Done(result) => Started::Done(result),
-            Follows::Running(operation) => Started::Running(operation),
-            Follows::Post(chain) => Started::Running(first.run(Step::Chain(chain), now)),
-            Follows::Write(_) => unreachable!("no outcome was reported"),
+        if bounds.until_ns <= now.local_ns || now.is_past_horizon() {
+            if matches!(op, Op::Unlock) {
+                entry.end_is_wanted();
+            }
+            return Started::Done(OpResult::of(Status::BadResponse));
         }
+        if let Some(result) = entry.decided(op, now) {
+            return Started::Done(lease::told(entry, op, result, now));
+        }
+        let (mut machine, mode) = (Machine::of(op, now), mode_of(op, entry));
+        let stage = Stage::Step(entry.first_step(&mut machine, now));
+        Started::Running(Self { mode, ..Self::new(op, machine, stage, now, bounds) })
     }
 
     fn new(op: Op, machine: Machine, stage: Stage, now: Now, bounds: Bounds) -> Self {

@@ -296,22 +296,28 @@ fn a_grant_that_is_told_too_late_is_given_back_and_waited_for_anew() {
     assert_eq!(done(o.next(&mut e)), Status::Fail, "late so often");
 }
 
-/// Begins an operation, and reports the outcome of its first chain, as executed.
-fn at_once(e: &mut LockEntry, op: Op, begun: Now, now: Now) -> Follows {
-    let mut first = First::new(e, op, begun, Bounds::since(begun.local_ns));
-    let Follows::Post(chain) = first.begin(e) else { panic!("{op:?}") };
-    let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!("{chain:?}") };
-    first.outcome(e, values(&[expect]), now)
+/// The result of an operation whose first effect is executed; or the operation that goes on.
+#[allow(clippy::result_large_err)]
+fn at_once(e: &mut LockEntry, op: Op, begun: Now, now: Now) -> Result<OpResult, Operation> {
+    let Some((WordOp::Cas { expect, .. }, first)) = e.first_op(op, &begun) else {
+        panic!("{op:?}")
+    };
+    if let Some(result) = ended(e, op, first, expect, &begun, &now) {
+        return Ok(result);
+    }
+    let mut o = Operation::after(e, op, first, begun, Bounds::since(begun.local_ns));
+    o.outcome(e, values(&[expect]), now);
+    Err(o)
 }
 
 #[test]
 fn the_first_chain_decides_only_while_its_lease_runs() {
     let mut e = entry(LockType::Atomic);
-    let Follows::Running(mut o) = at_once(&mut e, TAKE, at(0), at(6 * NS)) else { panic!() };
+    let Err(mut o) = at_once(&mut e, TAKE, at(0), at(6 * NS)) else { panic!() };
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::Fail);
     let mut e = entry(LockType::Atomic);
-    let Follows::Done(result) = at_once(&mut e, TAKE, at(0), at(5 * NS)) else { panic!() };
+    let Ok(result) = at_once(&mut e, TAKE, at(0), at(5 * NS)) else { panic!() };
     assert_eq!(result.status, Status::Success);
     assert_eq!(
         result.view,
@@ -320,10 +326,9 @@ fn the_first_chain_decides_only_while_its_lease_runs() {
             time_out: TimeOut { at: Deadline::at_s(1_005), anchor_s: 0 }
         })
     );
-    let first = First::new(&e, Op::Unlock, at(6 * NS), bounds());
-    assert!(!first.needs_clock(&e, at(6 * NS)), "a release has no lease");
+    assert!(!needs_clock(Op::Unlock, &e, at(6 * NS)), "a release has no lease");
     let released = at_once(&mut e, Op::Unlock, at(6 * NS), at(6 * NS));
-    assert!(matches!(released, Follows::Done(OpResult { status: Status::Success, .. })));
+    assert!(matches!(released, Ok(OpResult { status: Status::Success, .. })));
 }
 
 #[test]
@@ -409,10 +414,9 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
     // nor of a release: by then another client may have had the lock
     let mut e = entry(LockType::Atomic);
-    let told =
-        |op, e: &mut LockEntry, ns| matches!(at_once(e, op, now(0), now(ns)), Follows::Done(_));
+    let told = |op, e: &mut LockEntry, ns| at_once(e, op, now(0), now(ns)).is_ok();
     assert!(!told(TAKE, &mut e.clone(), 5) && told(TAKE, &mut e, 4));
-    assert!(First::new(&e, Op::Unlock, now(0), bounds()).needs_clock(&e, now(0)));
+    assert!(needs_clock(Op::Unlock, &e, now(0)));
     assert!(!told(Op::Unlock, &mut e.clone(), 5) && told(Op::Unlock, &mut e, 4));
 }
 

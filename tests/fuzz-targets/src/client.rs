@@ -8,9 +8,9 @@
 use dlock_core::clock::{Deadline, Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq, Slot};
 use dlock_core::lock::{EntryState, LockEntry, Op, OpResult, View};
-use dlock_core::memory::word_op::{Outcome, Values, WordOp, CHAIN_OPS_MAX};
+use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp, CHAIN_OPS_MAX};
 use dlock_core::memory::words::Ticket;
-use dlock_core::operation::{Bounds, Effect, First, Follows, Operation, Started, STEPS_MAX};
+use dlock_core::operation::{ended_by, Bounds, Effect, Operation, Started, STEPS_MAX};
 use dlock_core::wire::codec::{self, Frame, Kind, HEADER_LEN};
 use dlock_core::wire::control::{ControlRequest, LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
@@ -97,26 +97,27 @@ impl World {
         let _ = self.entry.take_ledger_write();
     }
 
-    /// Begins with the first chain.
+    /// Begins with the first effect, as the library does.
     fn first(&mut self, tape: &mut Tape<'_>, bounds: Bounds) {
-        let mut first = First::new(&self.entry, op(tape), self.now, bounds);
-        let mut follows = first.begin(&mut self.entry);
-        for _ in 0..EFFECTS_MAX {
-            follows = match follows {
-                Follows::Done(result) => return self.done(result),
-                Follows::Running(operation) => return self.carry_out(tape, operation),
-                Follows::Post(chain) => {
-                    let outcome = self.outcome(tape, chain.ops());
-                    self.pass_time(tape);
-                    first.outcome(&mut self.entry, outcome, self.now)
-                }
-                Follows::Write(_) => {
-                    self.pass_time(tape);
-                    first.written(&mut self.entry, self.now)
-                }
-            };
+        let (op, begun) = (op(tape), self.now);
+        let (chain, first) = match self.entry.first_op(op, &begun) {
+            Some((word_op, first)) => (Chain::one(word_op), first),
+            None => match self.entry.first_chain(op, &begun) {
+                Some(first) => (self.entry.chain_of(op, first), first),
+                None => return,
+            },
+        };
+        let outcome = self.outcome(tape, chain.ops());
+        self.pass_time(tape);
+        if let Outcome::Done(values) = &outcome {
+            let (values, now) = (values.as_slice(), self.now);
+            if let Some(result) = ended_by(&mut self.entry, op, first, values, &begun, &now) {
+                return self.done(result);
+            }
         }
-        panic!("no end: {first:?}");
+        let mut operation = Operation::after(&self.entry, op, first, begun, bounds);
+        operation.outcome(&mut self.entry, outcome, self.now);
+        self.carry_out(tape, operation);
     }
 
     /// Carries the effects out, as no primary or a hostile one would have them answered.

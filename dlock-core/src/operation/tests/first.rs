@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A first effect, [`First`] and [`Operation`], side by side: the same chains, ledger entries,
-//! requests, results and readings of the clock, whatever is found on the way.
+//! A first effect and an [`Operation`], side by side: the same chains, ledger entries, requests,
+//! results and readings of the clock, whatever is found on the way.
 
-use super::super::{needs_clock, First, Follows};
+use super::super::{ended_by, needs_clock};
 use super::*;
 use crate::clock::Lease;
 use crate::memory::words::RwWord;
@@ -103,63 +103,30 @@ fn by_operation(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
     }
 }
 
-fn by_first(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
-    let now = w.now();
-    let mut first = First::new(e, op, now, Bounds::since(now.local_ns));
-    let follows = first.begin(e);
-    follow(w, e, first, follows, now)
-}
-
 /// As the client does, where the first effect decides most calls.
-fn by_effect(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
+fn by_effect(w: &mut World, e: &mut LockEntry, op: Op, decided: &mut u32) -> OpResult {
     let now = w.now();
-    let (chain, first) = match (e.first_op(op, &now), e.first_turn(op, &now)) {
-        (Some((word_op, first)), _) => (Chain::one(word_op), first),
-        (None, Some(first)) => (e.chain_of(op), first),
-        (None, None) => return by_first(w, e, op),
+    let (chain, first) = match e.first_op(op, &now) {
+        Some((word_op, first)) => (Chain::one(word_op), first),
+        None => match e.first_chain(op, &now) {
+            Some(first) => (e.chain_of(op, first), first),
+            None => return by_operation(w, e, op),
+        },
     };
     let outcome = w.execute(&chain);
     let after = if needs_clock(op, e, now) { w.now() } else { now };
     if let Outcome::Done(values) = &outcome {
-        if let Some(result) = First::ended_by(e, op, first, values.as_slice(), &now, &after) {
+        if let Some(result) = ended_by(e, op, first, values.as_slice(), &now, &after) {
+            *decided += 1;
             if let Some(entry) = e.take_ledger_write() {
                 w.write(entry);
             }
             return result;
         }
     }
-    let mut first = First::after(e, op, first, now, Bounds::since(now.local_ns));
-    let follows = first.outcome(e, outcome, after);
-    follow(w, e, first, follows, after)
-}
-
-fn follow(
-    w: &mut World,
-    e: &mut LockEntry,
-    mut first: First,
-    mut follows: Follows,
-    mut now: Now,
-) -> OpResult {
-    loop {
-        follows = match follows {
-            Follows::Done(result) => return result,
-            Follows::Running(operation) => return carry_out(w, e, operation, now),
-            Follows::Post(chain) => {
-                let outcome = w.execute(&chain);
-                if first.needs_clock(e, now) {
-                    now = w.now();
-                }
-                first.outcome(e, outcome, now)
-            }
-            Follows::Write(entry) => {
-                w.write(entry);
-                if first.needs_clock(e, now) {
-                    now = w.now();
-                }
-                first.written(e, now)
-            }
-        };
-    }
+    let mut o = Operation::after(e, op, first, now, Bounds::since(now.local_ns));
+    o.outcome(e, outcome, after);
+    carry_out(w, e, o, after)
 }
 
 /// Numbers that look random, and are the same in every run.
@@ -210,6 +177,7 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
         refused(Status::NotReady),
         refused(Status::BadResponse),
     ];
+    let mut decided = 0; // by the first effect alone
     let mut ways = [0_u32; 2]; // how often the log was the same, and not empty, by success
     for round in 0..60_000 {
         let lock_type = draw.of(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
@@ -240,49 +208,48 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
             let why = format!("round {round}: {op:?} on {lock_type:?}");
             let (before_w, before_e) = (w.clone(), e.clone());
             let result = by_operation(&mut w, &mut e, op);
-            for by in [by_first, by_effect] {
-                let (mut other_w, mut other_e) = (before_w.clone(), before_e.clone());
-                assert_eq!(by(&mut other_w, &mut other_e, op), result, "{why}");
-                assert_eq!((&w, &e), (&other_w, &other_e), "{why}");
-            }
+            let (mut other_w, mut other_e) = (before_w, before_e);
+            let other = by_effect(&mut other_w, &mut other_e, op, &mut decided);
+            assert_eq!(other, result, "{why}");
+            assert_eq!((&w, &e), (&other_w, &other_e), "{why}");
             ways[usize::from(result.status == Status::Success)] += u32::from(!w.log.is_empty());
         }
     }
-    assert!(ways.iter().all(|&n| n > 10_000), "{ways:?}");
+    assert!(ways.iter().all(|&n| n > 10_000) && decided > 10_000, "{ways:?}, {decided}");
 }
 
 #[test]
-fn what_its_first_chain_decides_needs_no_operation() {
+fn what_its_first_effect_decides_needs_no_operation() {
     for lock_type in [LockType::Atomic, LockType::Rw] {
         let mut e = entry(lock_type);
         for op in [TAKE, Op::Unlock] {
-            let mut first = First::new(&e, op, at(0), bounds());
-            let Follows::Post(chain) = first.begin(&mut e) else { panic!("{op:?}") };
-            let WordOp::Cas { expect, .. } = chain.ops()[0] else { panic!("{chain:?}") };
-            let mut follows = first.outcome(&mut e, values(&[expect]), at(1));
-            if let Follows::Write(_) = follows {
-                follows = first.written(&mut e, at(1));
-            }
-            let Follows::Done(result) = follows else { panic!("{lock_type:?} {op:?}") };
-            assert_eq!(result.status, Status::Success);
+            let result = at_once(&mut e, op, at(0), at(1)).expect("decided");
+            assert_eq!(result.status, Status::Success, "{lock_type:?} {op:?}");
         }
     }
+}
+
+/// Begins an operation whose first compare-and-swap finds what it expects.
+fn unhindered(e: &mut LockEntry, op: Op, now: Now) -> Operation {
+    let Started::Running(mut o) = Operation::begin(e, op, now, Bounds::since(now.local_ns)) else {
+        panic!("{op:?}")
+    };
+    let WordOp::Cas { expect, .. } = posted(o.next(e))[0] else { panic!("{op:?}") };
+    o.outcome(e, values(&[expect]), now);
+    o
 }
 
 /// It asks whether the lock is held still, and the answer is not its result.
 #[test]
 fn a_release_that_leaves_the_lock_held_says_so() {
     let mut e = entry(LockType::Atomic);
-    for _ in 0..2 {
-        assert!(matches!(
-            at_once(&mut e, TAKE, at(0), at(1)),
-            Follows::Running(_) | Follows::Done(_)
-        ));
+    for status in [Status::Success, Status::AlreadyLocked] {
+        let mut o = unhindered(&mut e, TAKE, at(0));
+        assert_eq!(done(o.next(&mut e)), status);
     }
     assert_eq!(e.refs(), 2);
     let another = Now { discontinuities: 1, ..at(2) };
-    let Follows::Running(mut o) = at_once(&mut e, Op::Unlock, another, another) else { panic!() };
-    o.clock(another);
+    let mut o = unhindered(&mut e, Op::Unlock, another);
     assert_eq!(done(o.next(&mut e)), Status::AlreadyLocked);
     assert_eq!(e.refs(), 1);
 }

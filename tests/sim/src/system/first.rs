@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations up to their first chain: the work of the library before it builds an [`Operation`].
+//! Operations up to their first effect: the work of the library before it builds an [`Operation`].
 //!
 //! ```text
-//!   begin ─▶ First: the chain ─▶ Writes: a ledger entry ─▶ Written: the clock ─▶ result
+//!   first ─▶ First: the effect ─▶ Writes: a ledger entry ─▶ result
+//!                               └▶ an Operation goes on
 //! ```
 
 use dlock_core::clock::Now;
-use dlock_core::lock::Op;
+use dlock_core::lock::{Op, OpResult};
+use dlock_core::memory::word_op::{Chain, Outcome};
 use dlock_core::memory::words::LedgerEntry;
-use dlock_core::operation::{Bounds, First, Follows, Started};
+use dlock_core::operation::{ended_by, needs_clock, Bounds, Operation};
 use dlock_core::wire::status::Status;
 
 use super::state::{Doing, Sys};
@@ -19,69 +21,67 @@ impl Sys {
     pub(super) fn first(&mut self, c: usize, l: usize, op: Op, now: Now, bounds: Bounds) {
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else { return };
-        let mut first = First::new(entry, op, now, bounds);
-        let follows = first.begin(entry);
-        t.first = Some(first);
-        self.follow(c, l, follows);
+        let has_time = now.local_ns < bounds.until_ns;
+        let found = match entry.first_op(op, &now).filter(|_| has_time) {
+            Some((word_op, first)) => Some((Chain::one(word_op), first)),
+            None if has_time => {
+                entry.first_chain(op, &now).map(|first| (entry.chain_of(op, first), first))
+            }
+            None => None,
+        };
+        match found {
+            Some((chain, first)) => {
+                t.first = Some((first, now, bounds));
+                self.post(c, l, chain, bounds.chain_until_ns(now.local_ns), Doing::First);
+            }
+            None => {
+                let started = Operation::begin(entry, op, now, bounds);
+                self.started(c, l, started);
+            }
+        }
     }
 
-    /// Handles the end of the first chain.
+    /// Handles the end of the first effect.
     pub(super) fn first_ended(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
-        let (Some(first), Some(entry)) = (t.first.as_mut(), t.entry.as_mut()) else { return };
+        let (Some((first, begun, bounds)), Some(entry)) = (t.first, t.entry.as_mut()) else {
+            return;
+        };
         let Some(outcome) = t.outcome.take() else { return };
-        if first.needs_clock(entry, t.last_now) {
+        if needs_clock(t.op, entry, begun) {
             t.last_now = now;
         }
         let last_now = Now { horizon_ns: t.horizon_ns, ..t.last_now };
         t.past_queue = shared_past_a_queue(t.op, &outcome);
-        let follows = first.outcome(entry, outcome, last_now);
-        if let Follows::Done(result) = &follows {
-            let status = result.status;
-            self.released_at_once(c, l, status);
-        }
-        self.follow(c, l, follows);
-    }
-
-    fn follow(&mut self, c: usize, l: usize, follows: Follows) {
-        match follows {
-            Follows::Done(result) => self.finish(c, l, result),
-            Follows::Post(chain) => {
-                let until_ns = self.thread(c, l).first.as_ref().map_or(0, First::until_ns);
-                self.post(c, l, chain, until_ns, Doing::First);
-            }
-            Follows::Write(write) => {
-                self.enter(c, l, Doing::Writes(write));
-                self.step_soon(c, l);
-            }
-            Follows::Running(operation) => {
-                self.thread(c, l).first = None;
-                self.started(c, l, Started::Running(operation));
+        if let Outcome::Done(values) = &outcome {
+            let values = values.as_slice();
+            if let Some(result) = ended_by(entry, t.op, first, values, &begun, &last_now) {
+                let write = entry.take_ledger_write();
+                self.released_at_once(c, l, result.status);
+                match write {
+                    Some(write) => {
+                        self.enter(c, l, Doing::Writes(write, result));
+                        self.step_soon(c, l);
+                    }
+                    None => self.finish(c, l, result),
+                }
+                return;
             }
         }
+        let mut operation = Operation::after(entry, t.op, first, begun, bounds);
+        operation.outcome(entry, outcome, last_now);
+        (t.first, t.operation) = (None, Some(operation));
+        self.effect(c, l);
     }
 
-    /// Writes the ledger; other events may come before the clock is read.
-    pub(super) fn writes(&mut self, c: usize, l: usize, write: LedgerEntry) {
+    /// Writes the ledger entry that the effect has left; then the program has the result.
+    pub(super) fn writes(&mut self, c: usize, l: usize, write: LedgerEntry, result: OpResult) {
         self.write_ledger(c, l, write);
-        self.enter(c, l, Doing::Written);
-        self.step_soon(c, l);
+        self.finish(c, l, result);
     }
 
-    pub(super) fn written(&mut self, c: usize, l: usize) {
-        let now = self.thread_now(c, l);
-        let t = self.thread(c, l);
-        let (Some(first), Some(entry)) = (t.first.as_mut(), t.entry.as_mut()) else { return };
-        if first.needs_clock(entry, t.last_now) {
-            t.last_now = now;
-        }
-        let last_now = Now { horizon_ns: t.horizon_ns, ..t.last_now };
-        let follows = first.written(entry, last_now);
-        self.follow(c, l, follows);
-    }
-
-    /// Checks a release by the first chain, which may have changed the memory of a dead primary. A
+    /// Checks a release by the first effect, which may have changed the memory of a dead primary. A
     /// client without a horizon does not learn that it was cut off.
     fn released_at_once(&mut self, c: usize, l: usize, status: Status) {
         let is_release = self.clients[c].threads[l].op == Op::Unlock && status == Status::Success;

@@ -6,11 +6,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use dlock_core::clock::{Deadline, Now, ServerTime};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
-use dlock_core::lock::{LockEntry, Op};
+use dlock_core::lock::{FirstOp, LockEntry, Op, OpResult};
 pub(crate) use dlock_core::membership::Gone;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{LedgerEntry, TakenWord, TurnWord};
-use dlock_core::operation::{First, Operation};
+use dlock_core::operation::{Bounds, Operation};
 use dlock_core::session::Heartbeats;
 use dlock_core::wire::control::{Claim, ControlRequest, Secret};
 use dlock_core::wire::message::{LockType, Reply, Request};
@@ -160,10 +160,9 @@ pub(crate) enum Doing {
     Idle,
     /// The next effect of its operation is to be executed.
     Effect,
-    /// The first chain of a call; then the ledger write that follows it, and its end.
+    /// The first effect of a call; then the ledger write that follows it, and the call's end.
     First,
-    Writes(LedgerEntry),
-    Written,
+    Writes(LedgerEntry, OpResult),
     Chain,
     /// Between two tries; with the session in which the pause began.
     Pause(u32),
@@ -208,8 +207,8 @@ pub(crate) struct Thread {
     pub horizon_ns: u64,
     pub doing: Doing,
     pub operation: Option<Operation>,
-    /// An operation before its first chain.
-    pub first: Option<First>,
+    /// The first effect of an operation, until it has ended; the clock before it, and the bounds.
+    pub first: Option<(FirstOp, Now, Bounds)>,
     pub op: Op,
     /// The number of the step that it awaits.
     pub tok: u32,
