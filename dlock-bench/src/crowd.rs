@@ -17,16 +17,16 @@ use crate::sample::{Baseline, Samples, Times};
 use crate::{lock_of, must, name, Run};
 use dlock_cli_common::failure::Failure;
 
-/// Clients that contend.
+/// How many clients contend.
 const CLIENTS: usize = 4;
-/// Hand-overs of a full run.
+/// How many times the lock is handed over in a full run.
 const HAND_OVERS: u32 = 5_000;
 /// How long a holder keeps the lock, so that the other client surely waits, asleep or nearly so.
 const HOLD: Duration = Duration::from_micros(200);
 /// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 3_600;
 
-/// Measures both on one fabric.
+/// Measures contention and the hand-over on one fabric.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     for (kind, lock_type) in
         [("atomic", LockType::Atomic), ("rw", LockType::Rw), ("fair", LockType::Fair)]
@@ -116,7 +116,7 @@ fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     // nanoseconds after `base`, and in the lowest bit which client released; 0: none has yet
     let released = AtomicU64::new(0);
     let waiting = [AtomicBool::new(false), AtomicBool::new(false)];
-    // one client has had all its rounds; the other has some left if it queued too late
+    // whether one client has had all its rounds; the other may have some left if it queued too late
     let over = AtomicBool::new(false);
     let rounds = run.samples(HAND_OVERS);
     let play = |me: usize| -> Result<(Times, Times), Failure> {
@@ -167,7 +167,7 @@ fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     Ok(samples.rate_from_mean())
 }
 
-/// What answers raw messages on this fabric.
+/// A peer that echoes raw messages on this fabric.
 pub fn message_echo(fabric: FabricKind) -> Result<Echo, Failure> {
     let bytes = chain_bytes(1);
     match fabric.executes() {

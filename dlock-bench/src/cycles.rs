@@ -23,14 +23,15 @@ use dlock_cli_common::failure::Failure;
 
 /// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 30;
-/// Cycles in one sample if the client executes them itself: one takes as long as a clock reading.
+/// How many cycles belong to one sample if the client executes its chains itself: such a cycle
+/// takes about as long as a reading of the clock.
 const BLOCK: u32 = 256;
-/// Samples of a full run.
+/// How many samples a full run takes: of blocks, and of single cycles.
 const SAMPLES_IN_BLOCKS: u32 = 4_000;
 const SAMPLES_ONE_BY_ONE: u32 = 20_000;
 
-/// How long a primary and the end of an echo are left alone until both sleep: they look for work
-/// for a millisecond.
+/// How long a primary and the end of an echo have no work before a turn, so that both sleep. Before
+/// that they look for work for a millisecond.
 const REST: Duration = Duration::from_millis(3);
 
 /// The kinds of hold that are measured.

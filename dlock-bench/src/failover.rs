@@ -22,7 +22,7 @@ use dlock_cli_common::connect::open_with;
 use dlock_cli_common::failure::Failure;
 use dlock_cli_common::process::Primary;
 
-/// Failovers of a full run.
+/// How many failovers a full run measures.
 const FAILOVERS: u32 = 100;
 /// A lease longer than any measurement.
 const LEASE_S: u32 = 3_600;
@@ -35,7 +35,8 @@ pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     if run.wants("failover, kill to first grant, standby", fabric) {
         with_standby(run, fabric)?;
     }
-    // on other fabrics a client also maps memory or has queue pairs, which is a matter of its own
+    // on other fabrics a client also maps memory or has queue pairs, whose time is not measured
+    // here
     if fabric != FabricKind::Tcp {
         return Ok(());
     }
@@ -53,8 +54,8 @@ fn free_address() -> Result<SocketAddr, Failure> {
     TcpListener::bind(ANY_PORT).and_then(|listener| listener.local_addr()).map_err(Failure::plain)
 }
 
-/// One client holds a lock and acquires another that is free; two primaries take the place of each
-/// other.
+/// One client holds a lock, and acquires another one that is free. Of two primaries, each in turn
+/// is killed, and the other takes its place.
 fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let folder = Folder::new()?;
     let (state, kind) = (folder.file("state"), fabric.into());
@@ -105,7 +106,8 @@ fn with_many(case: &str, count: usize, fabric: FabricKind) -> Result<Samples, Fa
         let at = Address::from(address);
         let client = open_with(&at, std::slice::from_ref(&at), kind)
             .map_err(|s| Failure::refused("no session with the bench's primary", s))?;
-        // the remainder of the division is not used, so that all have equally many
+        // the remainder of the division is left out, so that every client has the same number of
+        // locks
         let locks = held_by(&client, n, LOCKS_MAX / count)?;
         clients.push((client, locks));
     }

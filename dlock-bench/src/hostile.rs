@@ -49,30 +49,30 @@ use dlock_cli_common::process::Primary;
 
 /// A part of the names of these cases, which are measured only if `--only` names it.
 const GROUP: &str = "hostile";
-/// The bound that an operator with such neighbours sets.
+/// The limit of frames that an operator sets who has such clients.
 const FRAMES_MAX: u32 = 10_000;
-/// Connections with half a handshake.
+/// How many connections have half a handshake.
 const HALF_OPEN: usize = 1_000;
-/// Time between two operations of the innocent client.
+/// The time between two operations of the innocent client.
 const PAUSE: Duration = Duration::from_micros(250);
 /// The name of a primary's command thread.
 const COMMAND_THREAD: &str = "dlock-command";
-/// Frames in a row before the next look at the answers.
+/// How many frames are sent before the answers are read.
 const FRAMES: usize = 64;
-/// The beginning of a handshake record that never continues.
+/// The beginning of a handshake record, whose end is never sent.
 const HALF_A_HELLO: [u8; 11] = [0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3];
 
-/// The work of a hostile client.
+/// The work of a hostile client, in turns.
 trait Attack: Send {
-    /// Called before its first turn.
+    /// Called before the first turn.
     fn begins(&mut self) {}
-    /// Does a little of the work; returns how many things were done.
+    /// Does a part of the work; returns how many frames, connections or requests that was.
     fn goes_on(&mut self) -> Result<u64, Failure>;
-    /// Called after its last turn: ends all of it.
+    /// Called after the last turn: ends all connections.
     fn ends(&mut self);
 }
 
-/// An attack on the primary, and the same on another one.
+/// The same attack on the measured primary, and on another one.
 struct InTurns<A> {
     here: A,
     elsewhere: A,
@@ -104,7 +104,7 @@ impl<A: Attack> Load for InTurns<A> {
     }
 }
 
-/// One kind of attack, on each of two primaries.
+/// Makes an attack of this kind on each of two primaries.
 fn attack(kind: &'static str, [here, elsewhere]: [SocketAddr; 2], tls: &Tls) -> Box<dyn Load> {
     fn both<A: Attack + 'static>(here: A, elsewhere: A) -> Box<dyn Load> {
         Box::new(InTurns { here, elsewhere })
@@ -181,7 +181,7 @@ fn comes_first(primary: u32) -> bool {
     number.is_some_and(|thread| run_before_all(thread).is_ok())
 }
 
-/// What a process uses.
+/// The memory and the descriptors of a process.
 struct Footprint {
     kib: u64,
     descriptors: usize,
@@ -251,7 +251,7 @@ impl Noise {
         }
     }
 
-    /// Sends some frames; an error: the primary has cut the connection off.
+    /// Sends some frames. An error means that the primary has closed the connection.
     fn some(&mut self, peer: &mut Peer) -> Result<u64, Failure> {
         if self.kind == "rubbish" {
             let bytes: Vec<u8> = (0..256).map(|_| self.next() as u8).collect();

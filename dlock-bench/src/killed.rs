@@ -13,14 +13,14 @@ use crate::{lock_of, must, name, Run};
 use dlock_cli_common::failure::Failure;
 use dlock_cli_common::process;
 
-/// Holders of a full run that are killed on this host, and over a network.
+/// How many holders are killed in a full run: on this host, and over a network.
 const KILLS: u32 = 200;
 const KILLS_REMOTE: u32 = 20;
-/// The lease of a holder that the primary sees end, and of one that it does not: there the lock is
-/// free when the lease is over.
+/// The lease of a holder whose end the primary sees; and of one over a network, whose lock is free
+/// only when its lease ends.
 const LEASE_S: u32 = 3_600;
 const LEASE_REMOTE_S: u32 = 2;
-/// Until the other client surely waits.
+/// The time until the holder is killed, in which the other client surely begins to wait.
 const WAITS: Duration = Duration::from_millis(20);
 
 /// Measures the lock types that have a lease.

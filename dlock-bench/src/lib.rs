@@ -75,7 +75,7 @@ pub struct Bench {
 /// The address of a primary of the bench: any free port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// The folder of this run, removed when this is dropped.
+/// The temporary folder of this run, removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -97,7 +97,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the measurements share.
+/// The state that the measurements share.
 struct Run<'a> {
     bench: &'a Bench,
     primary: SocketAddr,
@@ -111,7 +111,7 @@ pub fn run(bench: &Bench) -> Result<u8, Failure> {
         Fabric::Auto => usable(),
         Fabric::Only(kind) => vec![kind],
     };
-    // fabrics without a device share a primary; the memory of a device's primary is on the device
+    // Fabrics without a device share a primary. With a device the primary has its memory there.
     let mut primary = Primary::start(ANY_PORT, 0, None, fabrics[0].into())?;
     let mut run = Run { bench, primary: primary.address, rows: Vec::new(), skipped: Vec::new() };
     for (i, &fabric) in fabrics.iter().enumerate() {
@@ -192,8 +192,8 @@ fn lock_of(instance: &Instance, name: &str, lock_type: LockType) -> Result<LockI
     }
 }
 
-/// Fails unless the status is success: the measurement would be worthless. Inlined, because it is a
-/// part of what is measured.
+/// Fails unless the status is success, because a measurement of failed calls is worthless. Inlined,
+/// because it is a part of what is measured.
 #[inline(always)]
 fn must(what: &str, status: Status) -> Result<(), Failure> {
     match status {

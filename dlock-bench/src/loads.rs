@@ -25,22 +25,22 @@ use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use crate::wire::{self, Peer, Wire};
 use dlock_cli_common::failure::Failure;
 
-/// Batches that a pipelining client has under way.
+/// How many batches a pipelining client has under way.
 const DEPTH: usize = 32;
-/// Well-behaved clients, which have one batch under way each.
+/// How many well-behaved clients there are; each has one batch under way.
 const WELL_BEHAVED: usize = 4;
-/// Clients that connect at once.
+/// How many clients connect at once.
 const BURST: usize = 16;
-/// Clients that use the control channel.
+/// How many clients use the control channel.
 const CONTROLS: usize = 3;
-/// The lease: no deadline passes.
+/// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 3_600;
 
 /// Work for a primary.
 pub trait Load: Send {
     /// Called before the first turn of a phase.
     fn begin(&mut self, heavy: bool) -> Result<(), Failure>;
-    /// Does a little of the work; returns how many things were done.
+    /// Does a part of the work; returns how many operations that was.
     fn go_on(&mut self, heavy: bool) -> Result<u64, Failure>;
     /// Called after the last turn: leaves nothing under way.
     fn end(&mut self, heavy: bool) -> Result<(), Failure>;
@@ -277,7 +277,7 @@ impl Load for Waiters {
     }
 }
 
-/// Getting and releasing on the control channel.
+/// Clients that get and release locks on the control channel.
 pub struct Control {
     peers: Vec<Peer>,
     names: Vec<Vec<String>>,

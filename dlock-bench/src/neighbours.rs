@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An innocent client beside heavy ones: what they cost it.
+//! What heavy clients cost an innocent client beside them.
 //!
 //! ```text
 //!   innocent: one `trylock` at a time, over tcp ─┐
@@ -31,24 +31,24 @@ const GROUP: &str = "neighbours";
 const TURNS: u32 = 50;
 /// How long the innocent client is measured in one turn.
 const TURN: Duration = Duration::from_millis(100);
-/// Time from the beginning of a load to the first sample.
+/// The time from the beginning of a load to the first sample.
 const SETTLE: Duration = Duration::from_millis(5);
-/// A lease whose deadline does not pass.
+/// The lease of every acquire: no deadline passes during a measurement.
 const LEASE_S: u32 = 3_600;
-/// Clients that wait for one lock.
+/// How many clients wait for one lock.
 const WAITERS: usize = 990;
 
 const IDLE: u8 = 0;
 const WELL_BEHAVED: u8 = 1;
 const HEAVY: u8 = 2;
 
-/// The phase of a load, and the phase that it is to change to.
+/// The phase in which a load is, and the phase to which it is to change.
 #[derive(Default)]
 struct Stage {
     wanted: AtomicU8,
     now: AtomicU8,
     over: AtomicBool,
-    /// Things done in each phase.
+    /// How much work was done in each phase.
     done: [AtomicU64; 3],
 }
 
@@ -97,14 +97,14 @@ pub fn raise_descriptor_limit() {
 
 /// The client whose times are measured.
 pub struct Innocent<'a> {
-    /// Its session.
+    /// The session of the client.
     pub instance: &'a Instance,
     /// Time between two operations; zero: the client takes CPU time from the loads.
     pub pause: Duration,
 }
 
-/// Measures the innocent client beside loads of one kind. `baseline`: what they do when they are
-/// not heavy.
+/// Measures the innocent client beside loads of one kind. `baseline`: the name of what the loads do
+/// when they are not heavy.
 pub fn beside(
     run: &Run<'_>,
     innocent: &Innocent<'_>,

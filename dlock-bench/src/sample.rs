@@ -54,7 +54,7 @@ impl Times {
 pub struct Baseline {
     /// The name of what was measured.
     pub name: &'static str,
-    /// The times of that.
+    /// The times of the baseline.
     pub times: Times,
 }
 
@@ -66,7 +66,8 @@ pub struct Samples {
     pub fabric: &'static str,
     /// How long one operation took.
     pub times: Times,
-    /// Operations behind one sample: more than 1 where a clock reading costs as much as one.
+    /// How many operations belong to one sample: more than 1 where a reading of the clock takes as
+    /// long as an operation.
     pub per_sample: u32,
     /// The raw baseline, if there is one.
     pub baseline: Option<Baseline>,
@@ -104,7 +105,7 @@ impl Samples {
     }
 }
 
-/// A measurement: nanoseconds of one operation.
+/// A function that executes one operation, and returns its nanoseconds.
 pub type Measure<'a> = &'a mut dyn FnMut() -> Result<f64, Failure>;
 
 /// Takes samples of a case and of its baseline in turns, after a tenth of them as a warm-up.
@@ -128,17 +129,17 @@ pub fn in_turns(
     Ok(())
 }
 
-/// Operations of a case in one turn, and then of its baseline: only the first of each finds the
-/// caches as the other has left them.
+/// How many operations of the case are measured in one turn, and then of its baseline. So only the
+/// first of each meets caches that the other has filled.
 const TURN: u32 = 50;
 
-/// Operations before each turn that are not counted, if both sides rest between turns: they wake
-/// the side that answers.
+/// How many operations come before each turn, without being counted, if both sides rest between
+/// turns. They wake the side that answers.
 const WAKING: u32 = 10;
 
-/// As [`in_turns`], with many operations of one kind in each turn; returns the baseline's times.
-/// `rest`: how long both are left alone before each turn, until the side that answers the other has
-/// stopped looking for work, which takes a processor.
+/// As [`in_turns`], with many operations of one kind in each turn. Returns the times of the
+/// baseline. `rest`: the time without operations before each turn, in which the side that answers
+/// stops looking for work, because that takes a processor.
 pub fn in_long_turns(
     samples: &mut Samples,
     count: u32,

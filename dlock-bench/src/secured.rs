@@ -26,10 +26,10 @@ use dlock_cli_common::process::Primary;
 const LEASE_S: u32 = 3_600;
 const SAMPLES: u32 = 10_000;
 const HANDSHAKES: u32 = 1_000;
-/// Locks that a client gets in one call.
+/// How many locks a client gets in one call.
 const LOCKS: usize = BATCH_MAX;
 
-/// Measures all of it.
+/// Measures all cases.
 pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     let has_device = has_device();
     let mut pairs = vec![(FabricKind::Tcp, FabricKind::Tcp, "tcp in the clear")];
@@ -63,7 +63,7 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The CA, and the TLS of a client; made when they are needed for the first time.
+/// The CA, and the TLS material of a client; made at the first call.
 fn ready<'a>(
     folder: &Folder,
     materials: &'a mut Option<(Ca, Tls)>,
@@ -141,7 +141,7 @@ fn beside(
     must("deinit", open.instance.deinit())
 }
 
-/// One end of a handshake that is done in memory.
+/// The stream of one end of a handshake in memory.
 #[derive(Default)]
 struct Ends {
     arrived: VecDeque<u8>,
@@ -167,7 +167,7 @@ impl Write for Ends {
     }
 }
 
-/// Does handshakes in memory, on one processor; a sample is the time of the primary's end.
+/// Does handshakes in memory, on one processor. A sample is the time that the primary's end takes.
 fn handshakes(count: u32, primary: &Tls, client: &Tls) -> Result<Samples, Failure> {
     let mut samples = Samples::new("tls: handshake", name(FabricKind::Tcp), 1);
     let mut both = Duration::ZERO;
@@ -182,7 +182,7 @@ fn handshakes(count: u32, primary: &Tls, client: &Tls) -> Result<Samples, Failur
     Ok(samples.rate_from_mean())
 }
 
-/// Does one handshake; returns the time of the primary's end.
+/// Does one handshake; returns the time that the primary's end takes.
 fn shake(primary: &Tls, client: &Tls) -> Result<Duration, Failure> {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let mut a = TlsSession::connect(client, localhost).map_err(Failure::plain)?;

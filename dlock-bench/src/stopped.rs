@@ -12,14 +12,15 @@ use crate::{lock_of, must, name, Run};
 use dlock_cli_common::failure::Failure;
 use dlock_cli_common::process::Primary;
 
-/// Acquires and releases of a full run, each one an operation.
+/// How many operations a full run measures: acquires and releases.
 const OPERATIONS: u32 = 1_000_000;
 /// The lease: no deadline passes during the measurement.
 const LEASE_S: u32 = 3_600;
 /// How long a process may take to stop.
 const STOP_WAIT: Duration = Duration::from_secs(30);
 
-/// Measures cycles of a stopped primary's client, and the CPU time that they cost the primary.
+/// Measures the cycles of a client whose primary is stopped, and how much CPU time they cost the
+/// primary.
 pub fn run(run: &mut Run<'_>, primary: &Primary) -> Result<(), Failure> {
     let case = "atomic acquire+release, primary stopped";
     if !run.wants(case, FabricKind::Verbs) {
@@ -72,7 +73,7 @@ fn await_stop(pid: u32) -> Result<(), Failure> {
 fn cpu_ticks(pid: u32) -> Result<u64, Failure> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).map_err(Failure::plain)?;
-    // The name, in parentheses, may hold anything.
+    // the name, in parentheses, may contain any character
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
     match (times.next(), times.next()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Until a holder that listens hears that another client waits.
+//! How long it takes until a holder that listens is told that another client waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -15,16 +15,16 @@ use crate::sample::{Baseline, Samples, Times};
 use crate::{name, Run};
 use dlock_cli_common::failure::Failure;
 
-/// Waits of a full run.
+/// How many waits a full run measures.
 const WAITS: u32 = 3_000;
-/// Waits that are not counted, at the beginning.
+/// How many waits at the beginning are not counted.
 const WARM_UP: u32 = 50;
-/// How long the holder holds the lock before another client asks for it. Its thread sleeps
-/// meanwhile, as a thread that listens does.
+/// How long the holder has the lock before another client asks for it. The holder's thread sleeps
+/// in this time, like every thread that listens.
 const HOLD: Duration = Duration::from_micros(300);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures it on one fabric.
+/// Measures this case on one fabric.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let case = "contended, told to the holder";
     if run.wants(case, fabric) {
@@ -38,8 +38,8 @@ fn failed(error: dlock_client::Error) -> Failure {
     Failure::plain(format!("bench: {error}"))
 }
 
-/// A sample is the time from before the call of the client that waits until the holder has the
-/// event. The baseline is a raw round trip of a message on this fabric, taken in turns with it.
+/// A sample is the time from before the call of the client that waits until the holder gets the
+/// event. The baseline is a raw round trip of a message on this fabric; both are taken in turns.
 fn contended(run: &Run<'_>, fabric: FabricKind, case: &str) -> Result<Samples, Failure> {
     let client = || {
         let config = Config::new().port(run.primary.port()).fabric(fabric.into()).without_tls();
@@ -51,7 +51,7 @@ fn contended(run: &Run<'_>, fabric: FabricKind, case: &str) -> Result<Samples, F
     let (mine, other) = (mine?, other?);
     let events = mine.events(16);
     let base = Instant::now();
-    // the rounds that the holder has begun, and when the waiter has called, in nanoseconds
+    // how many rounds the holder has begun; and when the waiter has called, in nanoseconds
     let (begun, called, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let mut echo = message_echo(fabric)?;
     let (mut times, mut baseline) = (Times::new(), Times::new());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client made by hand, over tcp, which keeps as many frames under way as it wants.
+//! A client without the client library, over tcp. It can have any number of frames under way.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +23,7 @@ use dlock_fabric::tls::Tls;
 
 use dlock_cli_common::failure::Failure;
 
-/// A wait longer than anything that a healthy primary takes.
+/// A time longer than any answer of a healthy primary takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to the primary that uses no client library.
@@ -41,7 +41,7 @@ fn broken(what: impl std::fmt::Display) -> Failure {
 }
 
 impl Wire {
-    /// Connects, in TLS if the environment says so.
+    /// Connects; with TLS if the environment variables of a client say so.
     pub fn connect(primary: SocketAddr) -> Result<Self, Failure> {
         let material = TlsUse::Environment.material().map_err(broken)?;
         Self::connect_by(primary, material.as_ref())
@@ -69,7 +69,7 @@ impl Wire {
         Seq(self.seq)
     }
 
-    /// From now on a send fails if there is no room for it within a millisecond.
+    /// From now on, a send fails if there is no room for the frame within a millisecond.
     pub fn write_at_once(&mut self) -> Result<(), Failure> {
         self.patience = Duration::from_millis(1);
         self.stream.set_write_timeout(Some(self.patience)).map_err(broken)

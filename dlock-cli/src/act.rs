@@ -56,7 +56,7 @@ fn id(client: u32) -> Result<ClientId, Failure> {
     })
 }
 
-/// Has the act done, and prints which clients it concerns.
+/// Has the primary carry out an operator's act, and prints the clients that it concerns.
 fn act(operator: &Operator, act: Act, what: &str) -> Result<u8, Failure> {
     let (clients, document) = match &operator.address {
         Some(address) => {
@@ -64,7 +64,8 @@ fn act(operator: &Operator, act: Act, what: &str) -> Result<u8, Failure> {
             let client = opened.map_err(|status| {
                 let cause = format!("no session with the primary at {address}");
                 match status {
-                    // the library's word for a primary that is silent, and all that it has logged
+                    // for a silent primary the library returns only this status; the cause is in
+                    // its log
                     Status::Error => Failure::new(
                         UNAVAILABLE,
                         format_args!("{cause}: no answer, or none that a primary gives"),

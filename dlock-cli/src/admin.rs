@@ -28,20 +28,20 @@ const ANSWER_LEN_MAX: u64 = 16 * 1024 * 1024;
 /// Items per page.
 const PAGE: usize = 1_000;
 
-/// A question to the primary.
+/// A question or an instruction to the primary.
 #[derive(Clone, Copy)]
 pub enum Query {
     /// The state of the primary.
     Status,
-    /// That the standby take the place of its primary.
+    /// Tells the standby to take the place of its primary.
     Promote,
     /// The locks.
     Locks,
     /// The clients.
     Clients,
-    /// The progress of its recovery.
+    /// The progress of the primary's recovery.
     Recovery {
-        /// Whether it is to wait no longer for missing clients.
+        /// Whether the primary is to stop waiting for missing clients.
         now: bool,
     },
 }
@@ -77,7 +77,7 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
     Ok(failure::OK)
 }
 
-/// Has the primary at its admin socket do something; returns its answer.
+/// Sends a question to the primary at its admin socket; returns its answer.
 pub fn ask(admin: &Admin, question: Value) -> Result<Value, Failure> {
     Endpoint::find(admin.socket.as_deref())?.ask(question)
 }
@@ -107,7 +107,8 @@ impl Endpoint {
         }
         let names: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
         match (found.pop(), denied) {
-            // the choice is not guessed, because some commands cannot be undone
+            // several primaries answer: the tool does not guess which one is meant, because some
+            // commands cannot be undone
             (Some(_), _) if !found.is_empty() => {
                 let cause = format!("there are several primaries: {}", names.join(", "));
                 Err(Failure::new(UNAVAILABLE, cause, "name the admin socket of one by --socket"))
@@ -168,7 +169,7 @@ impl Endpoint {
     }
 }
 
-/// Whether no process serves this socket any more, or none ever did.
+/// Whether no process serves this socket.
 fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
@@ -235,7 +236,7 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
     let counted = stats.filter(|(_, count)| *count != "0");
     rows.extend(counted.map(|(name, count)| row(&[&format!("counted: {name}"), &cell(count)])));
     let ends = status["tls_ends"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // the earliest end, and all that are near
+    // shows the earliest end, and all ends that are near
     let shown =
         ends.iter().enumerate().filter(|(place, end)| *place == 0 || end["is_near"] == true);
     rows.extend(shown.map(|(_, end)| row(&["TLS until", &ending(end)])));

@@ -45,11 +45,12 @@ const RELEASE: &[u8] = b"release\n";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// How long `dlock exec` may take to end after a release: its keeper has 5 s.
 const ENDS_MAX: Duration = Duration::from_secs(10);
-/// Time between two looks whether it has ended.
+/// The time between two checks whether `dlock exec` has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long the files of a hold without a record stay: its `dlock hold` may be about to read them.
+/// How long the files of a hold stay that has no record: the `dlock hold` that made them may be
+/// about to read them.
 const LEFT_AFTER: Duration = Duration::from_secs(60);
-/// Time between two looks of `role held` whether its files are there.
+/// The time between two checks by `role held` whether its files are there.
 const PUT_BACK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The files of one hold.
@@ -160,7 +161,7 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
         });
         let told = tell(&files, &record);
         if told.is_err() {
-            // it would be held without end: its id is not known
+            // nothing could release the lock, because the id of the hold was not printed
             let _ = kill_process(Pid::from_child(&exec), Signal::TERM); // not waited for yet
             let _ = exec.wait(); // it was started just now
             files.remove();
@@ -177,7 +178,7 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
     Err(failed)
 }
 
-/// Removes what is left of holds whose `dlock hold` was killed before they had a record.
+/// Removes the files of holds whose `dlock hold` was killed before it wrote a record.
 fn sweep(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries {
@@ -237,7 +238,7 @@ pub fn release(args: &ReleaseArgs) -> Result<u8, Failure> {
         stream.read_to_string(&mut answer).ok().filter(|_| answer.trim() == HELD)
     });
     let end = Instant::now() + ENDS_MAX;
-    // an `exec` that has just lost its lock is about to write its outcome
+    // an `exec` that has just lost its lock may be about to write its outcome
     let is_alive = || {
         let pid = record["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         pid.and_then(process_stat).is_some_and(|process| !process.ended)
@@ -311,8 +312,8 @@ pub fn held(args: &Held) -> Result<u8, Failure> {
     }
 }
 
-/// Reads the record once, and makes it and the socket again if they were removed: without them the
-/// lock could not be released. What fails is tried again.
+/// Reads the record once. If the record or the socket is removed, makes it again, because without
+/// them the lock could not be released. A failure is tried again.
 fn put_back(socket: &Path, listener: &mut UnixListener, record: &mut Vec<u8>) {
     let path = socket.with_extension("json");
     if record.is_empty() {

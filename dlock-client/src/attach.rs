@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::config::ClientConfig;
 
-    /// A primary that answers one attach over shared memory with this status. It offers tcp, too,
-    /// on a port that is closed.
+    /// Starts a primary that answers one attach over shared memory with this status. It also offers
+    /// tcp, on a closed port.
     fn refusing(status: Status, name: &str) -> (Session, JoinHandle<()>) {
         let name = format!("dlock-attach-{name}-{}", std::process::id()).into_bytes();
         let listener = dlock_fabric::os::net::listen_abstract(&name).unwrap();

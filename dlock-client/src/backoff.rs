@@ -44,8 +44,8 @@ impl Trying {
     }
 }
 
-/// The longest pause through which a thread spins: shorter than yielding the processor and getting
-/// it back.
+/// Up to this length, a thread spends a pause spinning, because yielding the processor and getting
+/// it back takes longer.
 const SPIN_MAX: Duration = Duration::from_micros(2);
 /// How long a waiter whose turn is next polls without a pause, on memory of this host. With more
 /// waiters than processors the others sleep.
@@ -54,7 +54,7 @@ pub(crate) const SPIN_TURN_MAX: Duration = Duration::from_micros(10);
 /// between two tries: the hold is long, or its owner needs a processor. Tries are counted and not
 /// time, because time also passes for threads without a processor.
 const SPUN_MAX: u32 = 256;
-/// The shortest sleep: a system's timers are about as late as this.
+/// The shortest sleep: the timers of a system are late by about as much.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
 /// If a thread has yielded its processor and has it back sooner than this, no other thread wanted
 /// the processor.
@@ -66,8 +66,9 @@ const YIELD_MAX: Duration = Duration::from_micros(100);
 const FAR_YIELD_MAX: Duration = Duration::from_micros(500);
 /// An operation that has waited for longer sleeps in its pauses: most holds are shorter.
 pub(crate) const AWAKE_MAX: Duration = Duration::from_millis(2);
-/// How often a thread that may win at any moment yields its processor: the system lets a thread run
-/// about as long if others wait. Each yield costs as much as several tries.
+/// A thread that may win the lock at any moment yields its processor this often. If other threads
+/// wait for the processor, the system lets a thread run for about as long. Each yield costs as much
+/// as several tries.
 const RUN_MAX: Duration = Duration::from_millis(1);
 
 thread_local! {

@@ -18,7 +18,8 @@ use crate::driver::failover::Plan;
 use crate::host::{addresses, Address};
 use crate::secure::TlsUse;
 
-/// The environment variable that decides where the configuration has [`FabricChoice::Auto`].
+/// The environment variable with the fabric of clients whose configuration has
+/// [`FabricChoice::Auto`].
 pub const FABRIC_VARIABLE: &str = "DLOCK_FABRIC";
 
 /// The environment variable with the horizon of sessions whose configuration has none.

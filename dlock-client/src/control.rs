@@ -365,8 +365,8 @@ impl Control {
         self.pulse = Some(Arc::clone(pulse));
     }
 
-    /// Sends the heartbeat of the session if it is due. Every call does so before its own request:
-    /// calls one after the other leave the driver no turn.
+    /// Sends the session's heartbeat if it is due. Each call does so before its own request,
+    /// because calls that follow one another leave the driver no turn.
     fn beat_if_due(&mut self) {
         let Some(pulse) = self.pulse.clone() else { return };
         let now_ns = boot_ns();
@@ -748,7 +748,7 @@ mod tests {
 
     #[test]
     fn nobody_listening_is_not_ready() {
-        // on an address of this process's own, where no other process takes the port
+        // on an address of this process alone, where no other process takes the port
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let own = std::net::Ipv4Addr::new(127, a | 0x80, b, c);
         let addr = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap();

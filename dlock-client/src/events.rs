@@ -247,7 +247,7 @@ struct All {
 }
 
 impl Feeds {
-    /// Whether there may be a listener.
+    /// Whether there may be a listener: `false` is certain.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Relaxed)

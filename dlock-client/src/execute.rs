@@ -36,8 +36,8 @@ pub(crate) const DATA_WAIT_NS: u64 = CHAIN_WAIT_NS;
 /// How long a call may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
-    /// The client's own clock when the call began; `None`: it begins now, and has waited for
-    /// nothing.
+    /// When the call began, on the client's own clock. `None`: the call begins when its operation
+    /// does, without having waited for other threads.
     start_ns: Option<u64>,
     /// How long after the beginning the call may wait for a grant, nanoseconds.
     grant_ns: u64,
@@ -64,7 +64,7 @@ impl Limit {
         Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
     }
 
-    /// This limit; if it has no beginning yet, the call began at `start_ns`.
+    /// This limit. If it does not say when the call began, the call began at `start_ns`.
     pub(crate) fn from(&self, start_ns: u64) -> Self {
         Self { start_ns: self.start_ns.or(Some(start_ns)), ..*self }
     }
@@ -140,7 +140,7 @@ pub(crate) fn carry_out(
     }
 }
 
-/// What a thread does between two tries.
+/// What a thread does between two tries of a lock that another client holds.
 #[derive(Clone, Copy)]
 pub(crate) enum Rest {
     /// The thread lets some time pass.
@@ -183,7 +183,7 @@ fn pauses(
 
 /// How far an operation has come.
 pub(crate) enum Advanced {
-    /// To its result.
+    /// The operation has come to its result.
     Done(OpResult),
     /// The operation waits for the reply to its request.
     Waits { until_ns: u64 },
@@ -311,7 +311,7 @@ pub(crate) fn answered(
 }
 
 impl Asked {
-    /// Whether the primary has answered the probe. An unanswered probe is given up.
+    /// Whether the primary has answered the probe. If it has not, the probe is given up.
     pub(crate) fn take_ping(&mut self) -> bool {
         let Some(ping) = self.ping.take() else { return false };
         match self.exec.reply(ping, Duration::ZERO) {
@@ -393,8 +393,7 @@ impl ClientLock {
         self.read_ns = self.last_now.local_ns;
     }
 
-    /// The client's own clock as of the last tick, for operations that decide nothing by the server
-    /// clock.
+    /// The client's own clock as of the last tick, for operations that need no server clock.
     #[inline]
     fn local_coarse(&self) -> Now {
         let before_ns = self.last_now.local_ns;
@@ -499,11 +498,11 @@ impl ClientLock {
         }
     }
 
-    /// Asks the primary to undo what an earlier use may have left at the lock that this client has
-    /// just got. The program may never operate on the lock, and an old ledger entry would keep
-    /// other clients waiting.
+    /// Asks the primary to undo what an earlier use of this lock by this client may have left
+    /// there, for example a ledger entry. The client has just got the lock, and its program may
+    /// never operate on it: without this request such an entry would keep other clients waiting.
     pub(crate) fn undo_what_is_left(&mut self) {
-        // nothing of the request depends on the time
+        // the request does not depend on the time, so the last reading is recent enough
         if let Some(request) = self.entry.undo_request(self.last_now) {
             tell(&*self.exec, &request);
         }

@@ -46,7 +46,7 @@ fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Li
     let until_ns = bounds.chain_until_ns(held.last_now.local_ns);
     let single = held.exec.execute_one(&word_op, until_ns);
     if let Single::Done(old) = single {
-        // usually no tick of the clock lies between the two readings
+        // usually no tick of the clock has passed between the two readings
         if held.is_clock_as_read(needs_clock(op, &held.entry, held.last_now)) {
             let now = &held.last_now;
             if let Some(result) = operation::ended(&mut held.entry, op, first, old, now, now) {

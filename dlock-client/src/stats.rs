@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The counters of a client for its own calls: see [`dlock_core::counters`].
+//! The counters in which a client counts its own calls; see [`dlock_core::counters`].
 
 use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::lock::{Op, OpResult};

@@ -119,9 +119,9 @@ impl ClientLock {
         self.pulse = pulse;
     }
 
-    /// Refuses operations until the client has claimed the lock at a successor, because the primary
-    /// is gone. The horizon stays that of the old session: past it another client may have the
-    /// lock, and only the successor's answer to the claim decides.
+    /// Has the lock refuse operations, because its primary is gone, until the client has claimed it
+    /// at a successor. The horizon stays that of the old session: past it another client may have
+    /// the lock, and only the successor's answer to the claim decides.
     pub(crate) fn refuse(&mut self, refuse: Arc<dyn Executor>) {
         self.read_ns = 0;
         self.is_local = refuse.reads_are_free();
@@ -191,7 +191,8 @@ pub(crate) struct Changed {
 }
 
 impl Changed {
-    /// Says that the state has changed; the caller has locked the slot.
+    /// Wakes the waiting threads, and the driver if a future waits. The caller has locked the slot
+    /// and changed its state.
     #[inline]
     pub(crate) fn notify_all(&self) {
         self.threads.notify_all();

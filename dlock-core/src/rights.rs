@@ -163,13 +163,13 @@ impl FromIterator<Right> for Rights {
 /// How much all clients of one identity may have together; `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
-    /// How many clients at a time.
+    /// How many clients there may be at a time.
     pub clients_max: Option<u32>,
-    /// How many locks they have got; a lock that two of the clients have got counts twice.
+    /// How many locks the clients may have got; a lock that two of them have got counts twice.
     pub locks_max: Option<u32>,
-    /// How many state objects they have created that still exist.
+    /// How many state objects may exist that the clients have created.
     pub objects_max: Option<u32>,
-    /// For how many locks they are queued.
+    /// For how many locks the clients may be queued.
     pub waits_max: Option<u32>,
 }
 
@@ -700,7 +700,7 @@ mod tests {
         access.enter(client(3), identity, &a);
         let refused = access.may_create(client(3), |_| true);
         assert_eq!(refused, Err(Status::ServerNoResource), "a new client does not start anew");
-        // one of them is another's now
+        // object 1 now counts for another identity
         access.enter(client(4), Some(Identity([2; 32])), &a);
         access.created(client(4), ObjectId(1));
         assert_eq!(access.may_create(client(3), |_| true), Ok(()));
@@ -794,7 +794,7 @@ mod tests {
         assert_eq!(Right::for_request(&extend(Lease::NONE)), None, "it asks");
     }
 
-    /// Each bound for itself: two rules that both name it.
+    /// Two rules set all quotas: of each quota the lower value counts.
     #[test]
     fn the_lowest_of_two_values_of_each_bound_of_a_quota_counts() {
         let all = |max| Quotas {

@@ -14,7 +14,7 @@ use dlock_core::wire::status::Status;
 
 use crate::os::clock::boot_ns;
 
-/// Answers as the closed executor would, and keeps its server clock.
+/// Answers every call as the closed executor would, and goes on telling the server clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     name: &'static str,
@@ -22,7 +22,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Replaces this executor.
+    /// An executor that takes the place of `exec`.
     pub fn after(exec: &dyn Executor) -> Self {
         let Now { time, uncertainty_ns, local_ns, discontinuities, .. } = exec.now();
         let offset_ns = time.0.wrapping_sub(local_ns);
@@ -45,7 +45,7 @@ impl Executor for Ended {
         Posted::Ready(Outcome::Refused(Status::BadResponse))
     }
 
-    /// A chain that was posted before may have been executed.
+    /// A chain that was posted before the end may have been executed, so its outcome is unknown.
     fn poll(&self, posted: Posted) -> Option<Outcome> {
         Some(match posted {
             Posted::Ready(outcome) => outcome,

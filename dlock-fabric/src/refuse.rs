@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The executor of a lock whose place is not known: between a reinit at a recovering primary and
-//! the claim of the lock there, everything is refused, and the old place is not used.
+//! The executor of a lock whose slot is not known: after a reinit at a recovering primary, until
+//! the lock is claimed there. It refuses everything, because the old slot must not be used.
 
 use std::time::Duration;
 

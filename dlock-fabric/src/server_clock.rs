@@ -207,7 +207,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(ask(), (1, wait));
         }
-        // the last look was a moment ago, so there is no new one
+        // the answer was awaited a moment ago, so the client does not ask again yet
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
         now_ns.set(now_ns.get() - LOOK_NS);
         assert_eq!(ask(), (1, wait));
@@ -279,8 +279,8 @@ mod tests {
         let pong = |at| Reply::Pong { at: ServerTime(at) };
         let first = ClockEstimate::from_exchange(now_ns, now_ns + 10, ServerTime(5 * NS));
         let clock = SharedEstimate::new(first);
-        // The primary's host was suspended, and its clock does not know: 60 s less than believed.
-        // The answer took 1 s.
+        // The primary's host was suspended, and its clock did not count that: the server clock is
+        // 60 s behind the estimate. The answer took 1 s.
         let (sent_ns, received_ns) = (now_ns + 70 * NS, now_ns + 71 * NS);
         let answer = |at| Ok(Some(Answer::Reply { reply: pong(at), sent_ns, received_ns }));
         assert_eq!(reply(&clock, answer(15 * NS)), Ok(Some(pong(15 * NS))));

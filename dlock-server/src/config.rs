@@ -22,8 +22,8 @@ pub const ABSENT_GRACE: Duration = Duration::from_secs(30);
 /// How long a recovery waits at least for the predecessor's clients, by default.
 pub const RECOVERY_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Frames of one client in a second, by default: several times what a client can send that waits
-/// for its answers.
+/// The most frames of one client in a second, by default. It is several times as many as a client
+/// sends that waits for each answer.
 pub const FRAMES_PER_SECOND_MAX: u32 = 250_000;
 
 /// Whether a primary serves over RDMA verbs, and how.

@@ -28,7 +28,7 @@ pub enum StartError {
         thread: &'static str,
         /// The given text.
         text: String,
-        /// What is wrong with it.
+        /// The error in the text.
         source: CpuSetError,
     },
     /// A thread may not run on the CPUs it was given.

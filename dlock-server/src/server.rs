@@ -166,7 +166,7 @@ impl Server {
             let handle = runtime.handle().clone();
             let work = move |_| {
                 control::run(&runtime, listeners);
-                // Queue pairs that are being made just now have no client any more.
+                // queue pairs that are being made at this moment will have no client
                 runtime.shutdown_background();
             };
             Ok((handle, work))
@@ -203,7 +203,7 @@ impl Server {
         })
     }
 
-    /// The address on which it listens.
+    /// The address on which the primary listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
@@ -213,7 +213,7 @@ impl Server {
         self.epoch
     }
 
-    /// The fabrics over which clients reach it.
+    /// The fabrics over which clients reach the primary.
     pub fn offers(&self) -> &Offers {
         &self.offers
     }
@@ -320,7 +320,8 @@ impl Server {
         self.end();
     }
 
-    /// Passes the primary `first`, then calls `look` on its thread; `None`: no answer in time.
+    /// Passes the event `first` to the primary, then calls `look` on the command thread. `None`:
+    /// there was no answer in time.
     fn look<T: Send + 'static>(
         &self,
         first: primary::Event,
@@ -340,7 +341,7 @@ impl Server {
         if self.threads.is_empty() {
             return;
         }
-        // First no client is let in any more, and then none is served.
+        // first no more clients are admitted, and then the command thread ends
         self.stop.notify_one();
         self.mailbox.stop();
         for thread in self.threads.drain(..) {
@@ -399,7 +400,7 @@ impl std::fmt::Display for Offers {
     }
 }
 
-/// What happens when the command thread ends.
+/// The reaction of the primary to the end of its command thread.
 struct ExitReason {
     stop: Arc<Notify>,
     ended: Arc<Notify>,
@@ -432,7 +433,7 @@ fn capacity(
     Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits).checked()
 }
 
-/// What the command thread is given.
+/// The parts with which the command thread is started.
 struct Serving {
     epoch: Epoch,
     clock: ServerClock,
@@ -445,7 +446,8 @@ struct Serving {
     roster: Roster,
     /// The predecessor's clients.
     clients: Clients,
-    /// Whether the predecessor may have had further clients.
+    /// Whether the list of the predecessor's clients was lost, so that it may have had more
+    /// clients.
     is_lost: bool,
 }
 
@@ -524,8 +526,8 @@ pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     Ok(TcpListener::from(socket))
 }
 
-/// Starts a thread that pins itself, calls `prepare`, and then does the work that `prepare`
-/// returned; gives back what `prepare` hands out.
+/// Starts a thread that pins itself to its CPUs, calls `prepare`, and then does the work that
+/// `prepare` returned. Returns the other result of `prepare`.
 fn spawn<T, W>(
     name: &'static str,
     cpus: Option<CpuSet>,

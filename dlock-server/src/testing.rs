@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this crate's unit tests share.
+//! Helpers of this crate's unit tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that is removed at its end.
+/// A temporary folder, removed when this is dropped.
 pub(crate) struct TempFolder(PathBuf);
 
 impl TempFolder {

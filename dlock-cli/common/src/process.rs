@@ -32,7 +32,7 @@ pub struct Process {
 /// An answer of a client process.
 #[derive(Debug)]
 pub struct Answer {
-    /// When it arrived.
+    /// When the answer arrived.
     pub at: Instant,
     /// The status of the C API.
     pub status: Status,
@@ -203,7 +203,7 @@ pub fn exec_once(primaries: [SocketAddr; 2], fabric: Fabric) -> Result<Option<i3
 pub struct Primary {
     /// The process.
     pub process: Process,
-    /// The address on which it listens.
+    /// The address on which the primary listens.
     pub address: SocketAddr,
 }
 

@@ -60,7 +60,7 @@ impl Authority {
     /// because lists of revoked certificates are found by the CA's name.
     pub fn make(name: Option<&str>, days: u32) -> Result<(Self, String), Failure> {
         let key = KeyPair::generate().map_err(not_made)?;
-        // Behind the first byte, which says that both coordinates follow, the key is random.
+        // behind its first byte, which says that both coordinates follow, the public key is random
         let unique = || format!("dlock CA {}", hex(key.public_key_raw().get(1..5).unwrap_or(&[])));
         let mut params = ca_params(&name.map_or_else(unique, String::from));
         params.not_before = OffsetDateTime::now_utc() - CLOCKS_DIFFER;

@@ -29,7 +29,7 @@ const LINE_CHARS: usize = 64;
 
 /// How long another process may keep the folder locked; `dlock certs` needs less than a second.
 const OTHERS_MAX: Duration = Duration::from_secs(10);
-/// Time between two attempts to lock it.
+/// The time between two attempts to lock the folder.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A folder that this process alone changes, until it is dropped.
@@ -73,7 +73,7 @@ impl Store {
         Ok(Self { folder: folder.into(), _locked: locked })
     }
 
-    /// The path of a file in it.
+    /// The path of a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -42,7 +42,7 @@ pub fn run(demo: &Demo) -> Result<u8, Failure> {
     }
 }
 
-/// What the scenes share.
+/// The state that the scenes share.
 pub struct Tour {
     fast: bool,
     fabric: Fabric,

@@ -160,7 +160,7 @@ fn in_order_of_arrival(tour: &mut Tour, clients: &mut [Process]) -> Result<(), F
     for next in 0..waiters.len() {
         let granted = expect(waiters[next].answer()?, "lock")?;
         in_order &= granted.at >= released;
-        // No later waiter may have the lock while it is held.
+        // no later waiter may get the lock while this one holds it
         in_order &= waiters[next + 1..].iter_mut().all(|w| w.quiet(Duration::from_millis(30)));
         released = Instant::now();
         expect(waiters[next].ask("unlock")?, "unlock")?;

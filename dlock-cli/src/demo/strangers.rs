@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A scene: certificates decide who gets in, and rules what they may do.
+//! A scene: certificates decide which clients get in, and rules decide what they may do.
 
 use std::net::Ipv4Addr;
 

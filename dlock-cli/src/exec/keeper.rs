@@ -68,14 +68,14 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec, (end, &watch))
         .map(|(held, end_ns)| keep(&client, held, exec, end_ns, events, &watch));
-    // also after an error: a grant may be under way
+    // this also has to happen after an error, because a grant may be under way
     drop(lock);
     leave(client);
     result.map(|()| failure::OK).map_err(|error| not_got(exec, error))
 }
 
-/// Tells a primary that this client leaves, for at most [`RELEASE_MAX`]: the library would look for
-/// a missing primary for longer.
+/// Tells a primary that this client leaves, for at most [`RELEASE_MAX`]. Without this limit the
+/// library would look longer for a primary that is gone.
 fn leave(client: Client) {
     let (done, left) = mpsc::channel();
     let leaves = move || done.send(client.leave()).unwrap_or_default(); // the receiver may be gone
@@ -119,7 +119,8 @@ fn may_start(watch: &Watch, end_ns: u64, is_lost: impl FnOnce() -> bool) -> bool
 }
 
 fn client(exec: &Exec) -> Result<Client, Failure> {
-    // with `--wait 0` each phase has its own limit, and no recovery is waited for
+    // with `--wait 0`, each phase of connecting has its own limit, and the keeper waits for no
+    // recovery
     let wait = exec
         .wait
         .map_or(Some(RECOVERY_MAX), |s| (s > 0).then_some(Duration::from_secs(u64::from(s))));
@@ -238,10 +239,10 @@ fn try_for<'a>(lock: &'a Lock, exec: &Exec, wait: Duration) -> Result<Guard<'a>,
     .guard()
 }
 
-/// The lease from the first extension on. Only over shared memory it ends: the primary cannot end
-/// the hold of a stopped process that has the memory mapped. Over a network it can, at the
-/// session's horizon; and a hold that ends with that alone outlasts a recovery that waits for other
-/// clients, in which no lease can be extended.
+/// The lease from the first extension on. It ends only over shared memory, where the primary cannot
+/// end the hold of a stopped process that has the memory mapped. Over a network the primary can do
+/// that at the session's horizon, so the lease need not end. And such a hold outlasts a long
+/// recovery, in which no lease can be extended.
 fn later_lease(client: &Client, lease: Duration) -> Duration {
     if client.instance().fabric() == SHARED_MEMORY {
         lease
@@ -265,8 +266,8 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
     let has_lease = has_lease_that_ends(held);
     let mut asked_ns = times::now_ns();
     match client.heartbeat(ALIVE) {
-        // It recovers. Its answers extend the horizon, and once it has taken the claim of a hold
-        // without a lease, that hold lasts until this horizon: `check` below.
+        // The primary recovers. Its answers extend the horizon. Once it has taken the claim of a
+        // hold without a lease, `check` below shows that the hold lasts until this horizon.
         Err(Error::NotReady) if !has_lease => {}
         answer => answer?,
     }
@@ -279,7 +280,7 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
     let horizon_ns = match client.horizon_left() {
         Some(left) => now_ns.saturating_add(times::ns(left)),
         None if has_lease => u64::MAX,
-        // without a horizon the primary may end the hold at any time, and could not report it
+        // without a horizon the primary may end the hold at any time, and could not tell the client
         None => return Err(Error::VersionMismatch),
     };
     if !has_lease {
@@ -341,7 +342,8 @@ fn keep(
                 }
                 break;
             }
-            // A claim of another lock was refused, or none: an extension tells.
+            // a claim of another lock was refused, or there was no refusal: the next extension
+            // shows what became of this lock
             Ok(Event::Refused(_)) | Err(RecvTimeoutError::Timeout) => {}
         }
         match extend(&mut held, client, lease(exec)) {
@@ -382,7 +384,7 @@ fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     }
 }
 
-/// Tells the supervisor; without effect if that has ended.
+/// Sends a line to the supervisor; without effect if the supervisor has ended.
 fn tell(word: &str, what: impl std::fmt::Display) {
     let mut output = io::stdout().lock();
     let _ = writeln!(output, "{word} {what}").and_then(|()| output.flush());

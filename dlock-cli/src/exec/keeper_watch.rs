@@ -30,19 +30,19 @@ use super::{lease, ENDED, RELEASE_MAX, STARTED};
 use crate::args::Keeper;
 use crate::failure;
 
-/// Time between two looks at processes that got SIGKILL.
+/// The time between two checks of processes that got SIGKILL.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The most such looks at a COMMAND whose supervisor is dead.
+/// The most such checks of a COMMAND whose supervisor is dead.
 const LOOKS_MAX: usize = 1_000;
 
 /// A supervisor that waits for the keeper kills it at [`RELEASE_MAX`], and says so. If the
 /// supervisor does not wait, the keeper ends itself this much later.
 const BOUND_LEEWAY: Duration = Duration::from_millis(500);
 
-/// What the threads know of the lease.
+/// The state of the lease, for the threads of the keeper.
 pub struct Watch {
     lease: Duration,
-    /// `None`: COMMAND cannot have been started.
+    /// When to stop COMMAND; `None`: COMMAND cannot have been started.
     times: Mutex<Option<StopTimes>>,
     timer: Timer,
 }
@@ -142,7 +142,7 @@ impl Watch {
                 _ => log::warn!("not understood: {line}"),
             }
         }
-        // The supervisor is dead, and COMMAND, too, or will be in a moment.
+        // The supervisor is dead. COMMAND is dead, too, or will be in a moment.
         let Some((pidfd, group)) = command else { process::exit(failure::FAILED.into()) };
         if !kill_orphans(&pidfd, group) {
             log::error!("COMMAND cannot be ended: its lock is left to its lease");

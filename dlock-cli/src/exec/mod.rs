@@ -61,18 +61,21 @@ pub use keeper::run as keeper;
 pub use start::run as start;
 pub use supervisor::own_program;
 
-/// A line of the keeper: the lock is held at least until this time (CLOCK_BOOTTIME, ns).
+/// The word of a line from the keeper process to the supervisor: the lock is held at least until
+/// this time (CLOCK_BOOTTIME, ns).
 const UNTIL: &str = "until";
-/// A line of the keeper: the fencing token of the hold.
+/// The word of a line from the keeper: the fencing token of the hold.
 const TOKEN: &str = "token";
-/// A line of the keeper: a successor has refused the lock. It gives the lock to another client when
-/// COMMAND has ended, or at this time (CLOCK_BOOTTIME, ns).
+/// The word of a line from the keeper: a successor has refused the lock. It gives the lock to
+/// another client when COMMAND has ended, or at this time (CLOCK_BOOTTIME, ns).
 const GIVEN_UP: &str = "given-up";
-/// A line of the keeper: the lock is lost, may be another client's now, and why.
+/// The word of a line from the keeper: the lock is lost, for the reason that follows, and another
+/// client may have it.
 const LOST: &str = "lost";
-/// A line of the supervisor: COMMAND runs as this process, in this group (0: not its own).
+/// The word of a line from the supervisor: COMMAND runs as this process, in this process group (0:
+/// it has none of its own).
 const STARTED: &str = "started";
-/// A line of the supervisor: COMMAND is dead, and the lock can be released.
+/// The word of a line from the supervisor: COMMAND is dead, and the keeper can release the lock.
 const ENDED: &str = "ended";
 
 /// How long the keeper may take, once it was told to end or has failed, to release the lock, to
@@ -86,7 +89,8 @@ pub fn run(exec: &Exec) -> Result<u8, Failure> {
     let _ = setsid(); // leaves the terminal's session, unless it leads one already
     let result = supervisor::run(exec);
     let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
-    // if this fails, `dlock release` finds neither outcome nor process, and takes the lock for lost
+    // if this fails, `dlock release` finds neither an outcome nor a process, and reports that the
+    // lock was lost
     fs::write(outcome, format!("{code}\n")).map_err(Failure::plain)?;
     result
 }

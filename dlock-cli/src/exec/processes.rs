@@ -47,7 +47,7 @@ impl Processes {
         found
     }
 
-    /// Sends a signal to each of them.
+    /// Sends a signal to each process of COMMAND.
     pub fn signal(&self, signal: Signal) {
         for pid in self.alive() {
             let _ = kill_process(pid, signal); // it may have ended in the meantime
@@ -69,8 +69,8 @@ impl Processes {
     }
 }
 
-/// Kills a process group, for the keeper once the supervisor is gone. Returns whether the group was
-/// empty after that.
+/// Kills a process group. For the keeper, once the supervisor is gone. Returns whether the group
+/// was empty afterwards.
 pub fn kill_group(group: Pid) -> bool {
     let _ = kill_process_group(group, Signal::KILL); // it may be empty
     let group = group.as_raw_nonzero().get();

@@ -36,7 +36,7 @@ use crate::args::{Exec, OnLost};
 use crate::failure::{self, Failure};
 use crate::logging;
 
-/// Time between two looks at processes that got SIGKILL.
+/// The time between two checks of processes that got SIGKILL.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How long after the lease the processes that COMMAND left behind are still killed.
 const SWEEP_MAX: Duration = Duration::from_secs(5);
@@ -88,7 +88,7 @@ impl Wakes {
 
     fn watch(&mut self, number: i32) -> Result<(), Failure> {
         let came = Arc::new(AtomicBool::new(false));
-        // the flag is set before the wake-up for it
+        // the flag is registered before the wake-up, so that it is set when the poll wakes up
         flag::register(number, Arc::clone(&came)).map_err(no_signals("sigaction"))?;
         let outer = self.outer.try_clone().map_err(no_signals("fcntl"))?;
         low_level::pipe::register(number, outer).map_err(no_signals("sigaction or fcntl"))?;
@@ -106,14 +106,14 @@ impl Wakes {
     }
 }
 
-/// The keeper's process, and what is known of it.
+/// The keeper's process, and the state that it has reported.
 struct Keeper {
     pid: Pid,
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// The beginning of an incomplete line.
+    /// The beginning of a line that has not come completely.
     partial: Vec<u8>,
-    /// Whether it has closed its output: it has ended, or is about to.
+    /// Whether the keeper has closed its output: it has ended, or is about to.
     is_silent: bool,
     status: Option<ExitStatus>,
 }
@@ -129,7 +129,7 @@ struct Supervisor<'a> {
     token: Option<u64>,
     /// Why the lock is lost; `None`: it is not.
     lost: Option<String>,
-    /// Why the lock was lost, as it was printed.
+    /// The reason of the loss, as it was printed.
     reason: Option<String>,
     /// Whether a successor of the primary has refused the lock, and waits for the end of COMMAND.
     is_given_up: bool,
@@ -143,7 +143,7 @@ struct Supervisor<'a> {
     has_group: bool,
     /// Signals that came and are to be passed on.
     signals: Vec<i32>,
-    /// Whether the system has refused to wait, and the log says so.
+    /// Whether the system has refused to wait, which was logged, so that the supervisor polls.
     is_looking: bool,
 }
 
@@ -192,7 +192,7 @@ impl<'a> Supervisor<'a> {
                 self.dismiss_keeper(until_ns);
                 return Err(too_late());
             }
-            // `warn` does not stop COMMAND, and needs no time for that
+            // with `warn` COMMAND is not stopped, so no time has to be left for that
             let latest = |times: StopTimes| match self.exec.on_lost.stops() {
                 true => times.term_ns,
                 false => times.end_ns,
@@ -292,7 +292,7 @@ impl<'a> Supervisor<'a> {
         }
         loop {
             let now_ns = times::now_ns();
-            // a lost lock may be another's now
+            // another client may have a lock that is lost, so there is no time to lose
             let has_ended = self.lost.is_some() || self.status.is_some();
             let is_due = has_ended || now_ns >= times.kill_ns;
             if is_due && self.kill(times) {
@@ -310,7 +310,7 @@ impl<'a> Supervisor<'a> {
         self.tell_loss("COMMAND runs on without it");
         loop {
             if let Some(status) = self.status {
-                // A warning is no failure of COMMAND, but it must not look like success.
+                // the loss is no failure of COMMAND, but its exit code must not look like success
                 let code = exit_code(status);
                 return Ok(if code == failure::OK { failure::LOST } else { code });
             }
@@ -338,8 +338,8 @@ impl<'a> Supervisor<'a> {
         logging::say(format_args!("--on-lost: sh: {}", shell.exec()));
     }
 
-    /// Says that the process which holds the lock is stopped, if it is: the primary is not to blame
-    /// then.
+    /// A message that the keeper, which holds the lock, is stopped, if it is. Then the primary is
+    /// not the cause of the missing answers.
     fn stopped_keeper(&self) -> Option<String> {
         let pid = self.keeper.pid.as_raw_nonzero().get();
         let is_stopped = process_stat(pid).is_some_and(|stat| stat.stopped);
@@ -443,15 +443,16 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Has the keeper release the lock and waits for its end; from `left_ns` on it is left alone.
-    /// It may have a grant under way, which would stay if it were killed; it ends by itself.
+    /// Has the keeper release the lock, and waits for its end. From `left_ns` on the supervisor
+    /// leaves it alone: it may have a grant under way, which would stay if it were killed, and it
+    /// ends by itself.
     fn dismiss_keeper(&mut self, left_ns: Option<u64>) {
         self.keeper.tell(ENDED);
         let until_ns = times::now_ns() + times::ns(RELEASE_MAX);
         while self.keeper.status.is_none() {
             if left_ns.is_some_and(|left_ns| times::now_ns() >= left_ns) {
-                // the keeper may be stopped; its process id is still its own, because it was not
-                // waited for
+                // The keeper may be stopped. Its process id is still its own, because it was not
+                // waited for.
                 let _ = kill_process(self.keeper.pid, Signal::CONT);
                 return;
             }
@@ -505,7 +506,7 @@ impl Keeper {
         }
     }
 
-    /// The complete lines that came.
+    /// The complete lines that the keeper has sent.
     fn lines(&mut self) -> Vec<String> {
         let mut bytes = [0; LINE_MAX];
         while !self.is_silent {
@@ -528,7 +529,7 @@ impl Keeper {
     }
 }
 
-/// This program, by its path as long as that exists.
+/// This program, by its path if that still exists.
 pub fn own_program() -> Result<Command, Failure> {
     const LINK: &str = "/proc/self/exe";
     let path = std::env::current_exe().map_err(|error| {

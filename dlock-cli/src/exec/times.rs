@@ -76,8 +76,8 @@ pub fn horizon(lease: Duration) -> Duration {
     (lease + HORIZON_RESERVE).min(HORIZON_MAX)
 }
 
-/// Until when a lock is surely held. Its lease, or an answer that counts as one, was requested at
-/// `asked_ns`; `horizon_ns`: the end of the session's horizon (`u64::MAX`: none).
+/// Until when a lock is surely held, if its lease, or an answer that counts as one, was requested
+/// at `asked_ns`. `horizon_ns`: the end of the session's horizon (`u64::MAX`: none).
 pub fn held_until_ns(asked_ns: u64, lease: Duration, horizon_ns: u64) -> u64 {
     lease_end_ns(asked_ns, lease).min(horizon_ns)
 }
@@ -94,7 +94,7 @@ pub struct StopTimes {
 }
 
 impl StopTimes {
-    /// For a lease of this length that ends at `end_ns`.
+    /// The times for a lease of this length that ends at `end_ns`.
     pub fn of(end_ns: u64, lease: Duration) -> Self {
         Self {
             term_ns: end_ns.saturating_sub(ns(stop_time(lease))),
@@ -103,7 +103,7 @@ impl StopTimes {
         }
     }
 
-    /// The same for a COMMAND that gets SIGTERM now; no time becomes later.
+    /// The times for a COMMAND that gets SIGTERM now. No time becomes later.
     pub fn brought_forward(self, now_ns: u64, lease: Duration) -> Self {
         let kill_ns = self.kill_ns.min(now_ns.saturating_add(ns(grace(lease))));
         Self { term_ns: self.term_ns.min(now_ns), kill_ns, ..self }
@@ -121,7 +121,7 @@ impl Timer {
         Ok(Self(timerfd_create(TimerfdClockId::Boottime, flags)?))
     }
 
-    /// Makes it readable from `at_ns` on, until it is set again.
+    /// Makes the timer readable from `at_ns` on, until it is set again.
     pub fn set(&self, at_ns: u64) -> io::Result<()> {
         let at = Duration::from_nanos(at_ns.max(1)); // 0 would disarm it
         let value = Timespec {

@@ -88,13 +88,14 @@ struct State {
     answered: u64,
     /// Whether the primary is to be asked at once.
     is_doubted: bool,
-    /// Whether an operation has left something in doubt.
+    /// Whether an operation has left its outcome in doubt.
     is_unsettled: bool,
     is_over: bool,
 }
 
 impl State {
-    /// [`Watch::has_moved_by_now`], since the question `asked`.
+    /// As [`Watch::has_moved_by_now`]. `asked`: the number of the last heartbeat before the call
+    /// failed.
     fn has_moved(&self, moves: u64, asked: u64) -> Option<bool> {
         match () {
             () if self.is_over => Some(false),
@@ -142,8 +143,8 @@ impl Watch {
         self.state.lock().moves
     }
 
-    /// Has the driver ask whether there is a primary, because a call has failed as calls fail
-    /// without one. Returns the number of the last question before that.
+    /// Has the driver ask the primary at once whether it is there, because a call has failed as if
+    /// no primary were. Returns the number of the last heartbeat before that one.
     pub(crate) fn doubts(&self) -> u64 {
         let mut state = self.state.lock();
         state.is_doubted = true;
@@ -151,14 +152,14 @@ impl Watch {
         state.asked
     }
 
-    /// As [`has_moved`](Self::has_moved), without waiting; `None`: not known yet.
+    /// As [`has_moved`](Self::has_moved), without waiting. `None`: the driver does not know yet.
     pub(crate) fn has_moved_by_now(&self, moves: u64, asked: u64) -> Option<bool> {
         self.state.lock().has_moved(moves, asked)
     }
 
-    /// Whether to repeat a call that has failed as calls fail without a primary: only if the client
-    /// has come back more than `moves` times. Waits for that until `deadline`, or until the primary
-    /// has answered.
+    /// Whether to repeat a call that has failed as if no primary were there: only if the client has
+    /// come back to a primary more than `moves` times. Waits until `deadline` for the client to
+    /// come back, or for an answer of the primary, which says that the client has not moved.
     pub(crate) fn has_moved(&self, moves: u64, deadline: Instant) -> bool {
         let asked = self.doubts();
         let mut state = self.state.lock();
@@ -172,7 +173,7 @@ impl Watch {
         }
     }
 
-    /// Records that an operation has left something in doubt: [`Failover::left_in_doubt`].
+    /// Records that an operation has left its outcome in doubt; see [`Failover::left_in_doubt`].
     pub(crate) fn leaves_in_doubt(&self) {
         self.change(|state| (state.is_doubted, state.is_unsettled) = (true, true));
         self.call();
@@ -191,7 +192,7 @@ impl Watch {
         }
     }
 
-    /// Whether a call has doubted, since this was last asked, that there is a primary.
+    /// Whether a call has doubted, since this function was last called, that there is a primary.
     fn take_doubt(&self) -> bool {
         std::mem::take(&mut self.state.lock().is_doubted)
     }
@@ -238,7 +239,7 @@ struct Seeks {
 /// The failover of a client; either the driver or a separate thread carries it on.
 struct Place {
     seeker: Mutex<Seeker>,
-    /// Whether the separate thread carries it on.
+    /// Whether the separate thread carries the failover on.
     is_aside: AtomicBool,
 }
 
@@ -286,7 +287,8 @@ impl Work for Seeks {
         }
         let mut seeker = self.seeker.seeker.lock();
         if has_event && seeker.asked.is_none() {
-            // asked once: if the client stays with this connection, its end is not reported again
+            // the primary is asked once: if the client stays with this connection, its end is not
+            // reported again
             seeker.ended = seeker.watched.take();
             seeker.failover.doubted(boot_ns());
         }
@@ -439,7 +441,7 @@ impl Seeker {
         }
     }
 
-    /// Records whether the client has its primary, for calls and in the log.
+    /// Records for the calls whether the client has its primary, and logs each change.
     fn is_noted(&mut self, client: &Instance, watch: &Watch) {
         let is_away = self.failover.is_away();
         match (is_away, self.away.take()) {

@@ -64,18 +64,18 @@ pub(crate) struct Tasks {
 #[derive(Default)]
 struct State {
     submitted: Vec<Work>,
-    /// Holds that the driver is to renew from now on.
+    /// Holds that the program wants renewed, until the driver takes them over.
     renewed: HashMap<LockId, Renewed>,
-    /// Locks whose holds the driver is to look at now.
+    /// Locks whose holds the driver is to look at in its next turn.
     looked: Vec<LockId>,
-    /// The numbers of acquires submitted and not over, and of releases submitted and not over.
+    /// How many acquires, and how many releases, are submitted and not over.
     acquires: usize,
     releases: usize,
     /// The handle of the driver's work for these futures; `None`: there is no such work.
     work: Option<Handle>,
 }
 
-/// One acquire or release that the driver carries out for a future.
+/// One operation that the driver carries out: the acquire or the release of a future, or a renewal.
 struct Work {
     keeps: Keeps,
     wait: GuardWait,
@@ -99,12 +99,12 @@ impl Keeps {
     }
 }
 
-/// The slot in which the result is left.
+/// Where the result of a work is left.
 enum Where {
-    /// With the lease, and the terms by which it is to be renewed.
+    /// The slot of the acquire's future; if the hold is to be renewed, its lease and terms.
     Acquire(Arc<Slot<Result<Granted, Error>>>, Option<(Lease, Renew)>),
     Renewal(Renewed),
-    /// `None`: the result is not wanted.
+    /// The slot of the release's future; `None`: the result is not wanted.
     Release(Option<Arc<Slot<Result<(), Error>>>>),
 }
 
@@ -291,7 +291,7 @@ struct Futures {
     tasks: Arc<Tasks>,
     call: OnAnswer,
     all: Vec<Work>,
-    /// The holds that are to be looked at later; one whose renewal is under way is not among them.
+    /// When to look at each hold next. A hold whose renewal is under way is not among them.
     timers: Timers,
     /// Questions to the primary about the holds of programs that listen.
     questions: Questions,
@@ -360,7 +360,8 @@ impl Futures {
         }
     }
 
-    /// Listens to the session for which the futures wait; returns how long there is nothing to do.
+    /// Has the driver listen to the session for whose answers the futures wait. Returns how long
+    /// there is nothing else to do.
     fn waits(&mut self) -> Next {
         let (mut session, mut earliest) = (None::<Arc<dyn Executor>>, IDLE);
         for (wait, exec) in self.all.iter().map(|work| work.wait.waits_for()) {
@@ -473,7 +474,7 @@ impl Work {
         self.ends(tasks);
     }
 
-    /// Ends the work; for a renewal, returns the hold, which is to be looked at again.
+    /// Ends the work. For a renewal, returns the hold, which is to be looked at again.
     fn ends(self, tasks: &Tasks) -> Option<Renewed> {
         tasks.state.lock().is_over(&self.slot);
         if let Keeps::Reference(reference) = self.keeps {
@@ -486,7 +487,8 @@ impl Work {
     }
 }
 
-/// Drops a reference. If it is the last one, this gives the lock back, which takes a control call.
+/// Drops a reference to a lock. If it is the last one, a separate thread gives the lock back to the
+/// primary, because that takes a control call.
 fn give_back(reference: Arc<Reference>) {
     if let Some(last) = Arc::into_inner(reference) {
         // if no thread can be started, this one gives the lock back

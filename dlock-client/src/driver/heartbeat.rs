@@ -36,7 +36,7 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// The pulse of a session that was asked for at `sent_ns`, with this horizon (0: none).
+    /// The pulse of a session that the client requested at `sent_ns`, with this horizon (0: none).
     pub(crate) fn new(horizon_ns: u64, sent_ns: u64) -> Self {
         let beats = Heartbeats::new(horizon_ns, sent_ns);
         Self { horizon_ns: AtomicU64::new(beats.horizon_ns()), beats: Mutex::new(beats) }

@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells of each turn, and is over after so many.
+    /// Reports each of its turns, and is over after a number of turns.
     struct Tells(Sender<bool>, u32, u64);
 
     impl Work for Tells {
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Panics in its first turn.
+    /// A work that panics in its first turn.
     struct Panics;
 
     impl Work for Panics {

@@ -25,7 +25,7 @@ impl<T> Slot<T> {
         matches!(*self.0.lock(), SlotState::Closed)
     }
 
-    /// Leaves the result for the future; returns it if the future does not want it.
+    /// Leaves the result for the future. Hands it back if the future does not want it.
     pub(super) fn fill(&self, result: T) -> Option<T> {
         let mut state = self.0.lock();
         match &mut *state {

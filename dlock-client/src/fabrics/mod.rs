@@ -40,7 +40,7 @@ pub(crate) struct Fabric {
     pub(crate) attach: fn(&Place<'_>) -> Result<Attached, FabricError>,
     /// The meaning of an error of `attach`.
     pub(crate) failure: fn(&FabricError) -> Failure,
-    /// The level of the log message that the session goes on without the fabric.
+    /// At which level to log that the session goes on without this fabric.
     pub(crate) level: fn(&FabricError) -> Level,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Place<'a> {
 pub(crate) struct Attached {
     /// The executor.
     pub(crate) exec: Arc<dyn Executor>,
-    /// The executor again, if it is the one of verbs.
+    /// The same executor, with its own type, if it is that of verbs.
     pub(crate) verbs: Option<Arc<VerbsPath>>,
 }
 

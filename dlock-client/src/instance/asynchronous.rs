@@ -278,7 +278,8 @@ impl Pending {
         loop {
             match self.waits_for {
                 WaitsFor::Nothing(_) => {
-                    // decided when the operation was started; the program asks only now
+                    // The result was known when the operation was started, and the program asks for
+                    // it only now.
                     self.operation.told_late(&held.entry, held.now());
                     match advance(held, &mut self.operation) {
                         WaitsFor::Nothing(result) => return Some(result),

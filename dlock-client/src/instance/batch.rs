@@ -286,7 +286,8 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
             let held = on.places[place].held();
             match effect {
                 Effect::Post { chain, until_ns } => posts.push((i, chain, until_ns)),
-                // both may block as long as a socket does: the clock is read again
+                // both effects may block for as long as a socket does, so the clock is read again
+                // afterwards
                 Effect::WriteLedger(entry) => {
                     held.exec.write_ledger(held.entry.handle(), entry);
                     on.clock = None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client asks its new primary once it is back, on an executor that answers as it is told;
-//! and a client that begins anew, at a real one.
+//! What a client asks its new primary once it is back: on an executor with scripted answers. And a
+//! client that begins anew, at a real primary.
 
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering::SeqCst;
@@ -28,10 +28,11 @@ use dlock_test_support::fake::Fake;
 const X: Mode = Mode::Exclusive;
 const DEADLINE_S: u32 = 1_600;
 const WAIT: Duration = Duration::from_secs(60);
-/// More than one request can ask for.
+/// More locks than one request can ask about.
 const LOCKS: usize = BATCH_MAX + 9;
 
-/// A client that holds so many locks, has come to the second incarnation, and has claimed them.
+/// A client that holds `count` locks, has come to the second incarnation of its primary, and has
+/// claimed the locks there.
 fn claimed(count: usize) -> (Instance, Arc<Fake>) {
     let (instance, fake) = instance(&vec![LockType::Atomic; count]);
     for n in 1..=count {
@@ -138,8 +139,8 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A client with a lock, whose control channel is that of a real primary, and its data path is not;
-/// and what will look after it.
+/// A client with one lock. Its control connection leads to a real primary, its data path to a
+/// [`Fake`]. Also returns that executor, the lock, and the client's [`Watch`].
 fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) {
     let mut instance = joined(server, FabricChoice::Tcp);
     let (fake, link) = (Arc::new(Fake::new()), instance.link.load_full());
@@ -154,8 +155,8 @@ fn half_real(server: &Server) -> (Arc<Instance>, Arc<Fake>, LockId, Arc<Watch>) 
     (Arc::new(instance), fake, lock, watch)
 }
 
-/// The client is with its primary, only the data path is silent, and the program does not operate
-/// on the lock again.
+/// The client has its primary, only its data path gets no answers, and the program does not operate
+/// on the lock again. Then the failover thread asks for the undo, again and again.
 #[test]
 fn what_an_operation_leaves_in_doubt_is_asked_for_until_it_is_undone() {
     type Operates = fn(&Instance, LockId) -> Status;
@@ -201,8 +202,9 @@ fn what_an_operation_leaves_in_doubt_is_asked_for_until_it_is_undone() {
     }
 }
 
-/// Its release was not answered, or its get. What its ledger says of it keeps others waiting until
-/// the primary is asked, and the program may never operate on it.
+/// The primary still counts the lock as this client's, because a release or a get was not answered.
+/// The client's ledger entry for the lock would keep other clients waiting, so getting the lock
+/// undoes it, without waiting for an operation of the program.
 #[test]
 fn a_lock_that_was_given_before_is_undone_when_it_is_got_again() {
     let server = primary();
@@ -220,8 +222,8 @@ fn a_lock_that_was_given_before_is_undone_when_it_is_got_again() {
     assert!(matches!(fake.requests.lock()[..], [Request::Resolve { .. }]));
 }
 
-/// A successor has given the lock to another client: the library is told first, and the program
-/// must hear of it all the same.
+/// A successor has given the lock to another client. The library learns this first, and the
+/// program's next call must still return the loss.
 #[test]
 fn a_hold_that_the_library_finds_lost_is_told_to_be_lost_by_the_next_call() {
     let (instance, fake) = claimed(2);
@@ -239,7 +241,8 @@ fn a_hold_that_the_library_finds_lost_is_told_to_be_lost_by_the_next_call() {
     assert_eq!(unlock(), [Status::AlreadyUnlocked; 2]);
 }
 
-/// The lock's slot was locked for too long when the client came back from the lapse.
+/// The primary has ended the client's holds, and the client has come back; but an operation had the
+/// lock's slot locked for so long that the lock itself was not told.
 #[test]
 fn a_lock_whose_session_was_ended_by_an_earlier_move_has_lapsed() {
     let server = primary();
@@ -259,7 +262,8 @@ fn a_lock_whose_session_was_ended_by_an_earlier_move_has_lapsed() {
     }
 }
 
-/// It waited for the lock's slot while the release was not answered, and has the lock after it.
+/// Thread A's release is not answered. Thread B waits for the same lock slot meanwhile, and then
+/// acquires the lock: the failed release must not end the hold of B.
 #[test]
 fn a_release_that_is_not_heard_of_ends_no_hold_of_another_thread() {
     let unlocks: [fn(&Instance) -> Status; 2] = [
@@ -299,7 +303,7 @@ fn a_release_that_is_not_heard_of_ends_no_hold_of_another_thread() {
     }
 }
 
-/// At the same incarnation: its primary has forgotten it.
+/// The client begins anew at the same incarnation, because its primary has forgotten it.
 #[test]
 fn nothing_goes_on_in_the_session_of_a_client_that_begins_anew() {
     for fabric in [FabricChoice::Shm, FabricChoice::Tcp] {
@@ -318,7 +322,7 @@ fn nothing_goes_on_in_the_session_of_a_client_that_begins_anew() {
     }
 }
 
-/// Its program leaves while the primary is about to let it in.
+/// The program leaves while the primary is about to admit the client anew.
 #[test]
 fn who_leaves_while_it_begins_anew_takes_no_new_session() {
     let server = primary();
@@ -347,12 +351,13 @@ fn who_leaves_while_it_begins_anew_takes_no_new_session() {
     assert_eq!(a.link.load().client, a.id);
 }
 
-/// Passes on what comes, in a thread.
+/// Forwards bytes from one connection to the other, in a thread of its own.
 fn pass(mut from: TcpStream, mut to: TcpStream) {
     thread::spawn(move || std::io::copy(&mut from, &mut to));
 }
 
-/// It was given up when its result was asked for, and the program does not use the lock again.
+/// The operation timed out when the program asked for its result, and the program does not use the
+/// lock again.
 #[test]
 fn what_an_asynchronous_operation_that_timed_out_leaves_in_doubt_is_undone() {
     let server = primary();
@@ -371,7 +376,8 @@ fn what_an_asynchronous_operation_that_timed_out_leaves_in_doubt_is_undone() {
     eventually("it is undone", || !in_doubt());
 }
 
-/// Its release was not answered, and its client has come to another incarnation since.
+/// The primary did not answer the release of the lock, and the client has come to another
+/// incarnation since.
 #[test]
 fn a_lock_that_was_left_is_not_got_again_by_the_library() {
     let server = primary();
@@ -389,7 +395,8 @@ fn a_lock_that_was_left_is_not_got_again_by_the_library() {
     assert!(lock_slot.try_lock().unwrap().as_ref().unwrap().entry.has_left());
 }
 
-/// Four in a horizon of a second, and not as many as the primary answers.
+/// The client sends about four heartbeats in its horizon of one second, and does not send the next
+/// one as soon as the primary has answered.
 #[test]
 fn the_thread_that_sends_heartbeats_waits_until_the_next_is_due() {
     let server = primary();
@@ -401,7 +408,7 @@ fn the_thread_that_sends_heartbeats_waits_until_the_next_is_due() {
     eventually("the next is due later", || !pulse.is_due(boot_ns()));
 }
 
-/// The client writes them itself where the primary does not.
+/// A client itself writes to its ledger what its chains take only if the primary does not do so.
 #[test]
 fn a_primary_of_this_version_notes_what_chains_over_tcp_take() {
     let server = primary();

@@ -180,9 +180,9 @@ impl Instance {
         self.leaves_in_doubt(held);
     }
 
-    /// If the lock has something to be undone, has the failover thread do so: the program may never
-    /// operate on this lock again. Only for a client that finds the successor of its primary by
-    /// itself.
+    /// If the lock's last operation is in doubt, has the failover thread undo it, because the
+    /// program may never operate on this lock again. Only clients that find the successor of their
+    /// primary by themselves have such a thread.
     pub(super) fn leaves_in_doubt(&self, held: &ClientLock) {
         if let Some(watch) = self.watch().filter(|_| held.entry.is_to_be_undone()) {
             watch.leaves_in_doubt();

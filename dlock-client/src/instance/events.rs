@@ -77,8 +77,8 @@ impl Instance {
         self.feeds.tell(Event::Hold { lock, generation: hold, what });
     }
 
-    /// Asks the primary whether others wait for the lock of a hold, if the program listens and the
-    /// question is due. Also returns when the next question is due.
+    /// Asks the primary whether other clients wait for the lock of a hold, if the program listens
+    /// and the question is due. Also returns when the next question is due.
     pub(crate) fn asks_of(&self, renewed: &Renewed) -> (Option<Asked>, u64) {
         let later_ns = boot_ns().saturating_add(LOOK_AGAIN.as_nanos() as u64);
         if !self.feeds.hears_of(renewed.lock) {

@@ -36,11 +36,11 @@ const DEPARTURE_WAIT: Duration = Duration::from_secs(5);
 const DEPARTURE_PAUSE: Duration = Duration::from_nanos(PAUSE_NS.0);
 const DEPARTURE_PAUSE_MAX: Duration = Duration::from_nanos(PAUSE_NS.1);
 
-/// No primary has accepted this client.
+/// The reason why no primary has accepted this client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unmet {
     pub(crate) status: Status,
-    /// A primary is there, and recovers.
+    /// Whether one of the primaries runs, but is recovering.
     pub(crate) recovers: bool,
 }
 
@@ -190,8 +190,7 @@ impl Instance {
         result
     }
 
-    /// As [`released_unheard`](Self::released_unheard), for a lock whose slot the caller has
-    /// locked.
+    /// As [`release_unheard`](Self::release_unheard), for a lock whose slot the caller has locked.
     pub(super) fn unheard(&self, held: &mut ClientLock, refused: OpResult) -> OpResult {
         let told = held.entry.loss_told();
         let released = told.or_else(|| held.release_unheard(refused.status));
@@ -200,16 +199,16 @@ impl Instance {
         released.unwrap_or(refused)
     }
 
-    /// Sets the function that is called before a successor that has refused claims of holds goes
-    /// on.
+    /// Sets the function that the client calls if a successor has refused claims of holds, before
+    /// it tells that successor to go on.
     pub(crate) fn before_refused(&self, act: Arc<dyn Fn() + Send + Sync>) {
         if let Some(watch) = self.watch() {
             watch.before_refused(act);
         }
     }
 
-    /// Whether a hold is lost that the program may still rely on, also if a call has returned the
-    /// loss since the claims were answered. A lock in use counts as lost.
+    /// Whether a hold is lost that the program may still rely on. A loss that a call has returned
+    /// since the claims were answered counts, too; so does a lock that is in use.
     pub(crate) fn may_have_lost(&self) -> bool {
         if self.has_refused.load(Ordering::Relaxed) {
             return true;
@@ -335,7 +334,7 @@ impl Instance {
         self.line.try_lock()?.clone()
     }
 
-    /// Whether the primary recovered when this client came to it.
+    /// Whether the primary was recovering when this client came to it.
     pub(crate) fn is_at_recovering(&self) -> bool {
         self.link.load().recovering
     }
@@ -402,7 +401,7 @@ impl Instance {
                 log::warn!("lock {lock} is lost: another client holds it now");
             }
         }
-        // a lock without an answer ends the round: the next round begins with another lock
+        // The round ends at the first lock without an answer, so each round begins at another lock.
         let first = boot_ns() as usize % doubted.len().max(1);
         doubted.rotate_left(first);
         for lock in doubted {

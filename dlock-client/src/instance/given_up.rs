@@ -45,7 +45,7 @@ impl Instance {
         self.end_async(&old.exec, &ended);
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
-            // an operation that lasts longer keeps the descriptors for as long
+            // an operation that takes longer keeps the descriptors open until it is over
             if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LIFECYCLE_WAIT) {
                 if let Some(held) = guard.as_mut() {
                     held.ends_with(&old.exec, &ended);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instances of real primaries, with what passes between them held up, lost, or at another time.
+//! Clients of real primaries, whose messages or word operations a test delays, loses, or moves to
+//! another time.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::Ordering::SeqCst;
@@ -21,7 +22,8 @@ use dlock_test_support::late::{Late, Point};
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
 const FABRICS: [FabricChoice; 2] = [FabricChoice::Shm, FabricChoice::Tcp];
-/// How often a scene is played again if a busy host has spoilt it.
+/// A scene depends on timing. If a busy host has spoilt it, the test plays it again, this often at
+/// most.
 const SCENES_MAX: u32 = 50;
 /// How often a test asks for a lock, 5 s each time.
 const WAITS_MAX: u32 = 12;
@@ -47,7 +49,7 @@ fn join(server: &Server, fabric: FabricChoice) -> Instance {
     Instance::init(&config, &addr.ip().to_string()).expect("the primary admits a client")
 }
 
-/// A client whose session, as it is now, goes through a [`Late`].
+/// A client whose present session runs over a [`Late`] executor, which the test controls.
 fn join_late(server: &Server, fabric: FabricChoice, ahead_ns: i64) -> (Instance, Arc<Late>) {
     let instance = join(server, fabric);
     let link = instance.link.load_full();
@@ -65,7 +67,7 @@ fn got(instance: &Instance, name: &str, lock_type: LockType) -> LockId {
     id.expect("a success has an id")
 }
 
-/// Waits for its turn, however long that takes on this machine.
+/// Acquires the lock, however long its turn takes on this machine.
 fn lock(instance: &Instance, id: LockId, mode: Mode) {
     let waits = (0..WAITS_MAX).map(|_| instance.lock(id, mode, 600).status);
     assert!({ waits }.any(|status| status == Status::Success), "{id} {mode:?}");
@@ -80,8 +82,9 @@ fn deadline_s(result: OpResult) -> i64 {
     }
 }
 
-/// What is left of a lease is a matter of the clock of the primary that gave it. The successor's
-/// may be ahead (the lock would be lost to another client) or behind (it would outlive its lease).
+/// After a failover, the rest of a lease counts on the clock of the primary that gave it. The
+/// successor's clock may be ahead, so that another client would get the lock too early, or behind,
+/// so that the lease would last too long.
 #[test]
 fn what_is_left_of_a_lease_is_told_by_the_clock_of_the_primary_that_gave_it() {
     const AHEAD_S: i64 = 1_000;
@@ -112,7 +115,8 @@ fn what_is_left_of_a_lease_is_told_by_the_clock_of_the_primary_that_gave_it() {
     }
 }
 
-/// A share that its ledger does not name counts as released: its place in the queue is lost.
+/// If the ledger did not name the shared ticket, the primary would take it for released, and the
+/// ticket would lose its place in the queue.
 #[test]
 fn a_reinit_in_place_tells_the_ledger_what_the_old_channel_has_lost() {
     let server = fresh_server();
@@ -132,8 +136,8 @@ fn a_reinit_in_place_tells_the_ledger_what_the_old_channel_has_lost() {
     lock(&b, id, X);
 }
 
-/// The ledger says which wait was granted, should the client not hear of it. A reinit that told
-/// it anew, while the grant is on its way, would leave a share behind that is never taken off.
+/// If a client does not hear of a grant, its ledger says which wait was granted. If a reinit wrote
+/// the ledger entry again while the grant is under way, a shared hold would stay counted for ever.
 #[test]
 fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
     for fabric in FABRICS {
@@ -157,7 +161,8 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
             while !is_queued() && !waiter.is_finished() {
                 thread::yield_now();
             }
-            // the request may be on its way still; then the reader is let in without a queue
+            // the request of the reader may still be under way; then the reader gets the lock
+            // without queueing
             assert_eq!(b.unlock(id).status, Status::Success);
             assert!(late.is_reached(|| waiter.is_finished()), "the grant is held up");
             assert_eq!(a.reinit(&ip), Status::Success);
@@ -172,8 +177,9 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
     }
 }
 
-/// A client that leaves while a reinit takes too long for it to wait cannot tell the primary on a
-/// connection that it does not have yet.
+/// The client leaves while a reinit is under way, and does not wait for it. It cannot tell the
+/// primary that it leaves, because the reinit's connection is not yet the client's: the reinit
+/// itself must leave.
 #[test]
 fn a_reinit_that_comes_after_its_client_has_left_leaves_no_session_behind() {
     let server = fresh_server();
@@ -199,13 +205,14 @@ fn a_reinit_that_comes_after_its_client_has_left_leaves_no_session_behind() {
     }
 }
 
-/// Plays a scene anew until the chain that it is about was held up: a busy machine may be too
-/// slow for it, so that a lease is over before, or a ticket is given up (after a second).
+/// Repeats a scene until its chain was held up in time. A busy machine may be too slow: then a
+/// lease has ended before, or a ticket was given up, which happens after a second.
 fn until_held(mut scene: impl FnMut(u32) -> bool) {
     assert!((0..SCENES_MAX).any(&mut scene), "never in time");
 }
 
-/// The one who extends a share, while its lease ends and a writer gets the lock.
+/// A client extends its shared hold. Before the extension arrives, the lease ends and a writer gets
+/// the lock.
 fn extend_too_late(fabric: FabricChoice, point: Point, extend: fn(&Instance, LockId) -> Status) {
     let server = fresh_server();
     until_held(|scene| {
@@ -269,8 +276,8 @@ fn a_batch_of_extends_that_was_executed_after_the_lease_is_no_success() {
     });
 }
 
-/// A share that the arbiter has ended is released by its holder, whose second attempt comes so
-/// late that another reader is in. That one's share must stay.
+/// A reader releases its shared hold after the arbiter has ended it. Its second attempt comes so
+/// late that another reader has the lock: the release must not end that reader's hold.
 #[test]
 fn a_release_whose_second_attempt_comes_after_the_lease_takes_nobody_elses_share_off() {
     for fabric in FABRICS {
@@ -309,7 +316,8 @@ fn a_release_whose_second_attempt_comes_after_the_lease_takes_nobody_elses_share
     }
 }
 
-/// It has a copy of the secret: it would end its parent's session, and share its holds.
+/// A forked child has a copy of the client's secret. If it could come back as the client, it would
+/// end its parent's session and share its parent's holds.
 #[test]
 fn a_forked_child_does_not_come_back_as_its_parents_client() {
     let server = fresh_server();
@@ -331,7 +339,7 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
     }
 }
 
-/// The bounds of a release must not count from the operation before.
+/// The time limit of a release must count from the release, not from the operation before it.
 #[test]
 fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() {
     for fabric in FABRICS {
@@ -362,8 +370,8 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
     }
 }
 
-/// A lease above a minute is claimed by a second chain: until that the first claim keeps others
-/// out.
+/// A lease longer than a minute takes two chains. Until the second one takes the lock, the claim of
+/// the first one keeps other clients out.
 #[test]
 fn a_free_fair_lock_is_got_for_long_however_late_the_second_chain_comes() {
     const GRACE: Duration = Duration::from_nanos(dlock_core::limits::FAIR_GRACE.ns());
@@ -391,14 +399,14 @@ fn a_free_fair_lock_is_got_for_long_however_late_the_second_chain_comes() {
     }
 }
 
-/// The successor goes on once it is told that all claims are made. What relies on a lost hold must
-/// have ended by then, whichever call was told the loss.
+/// The successor grants locks again once this client says that it has made all claims. By then the
+/// program must have ended what relies on a lost hold, whichever call returned the loss.
 #[test]
 fn a_loss_that_a_call_was_told_counts_until_the_successor_goes_on() {
     for (fabric, is_past_horizon) in FABRICS.into_iter().flat_map(|f| [(f, false), (f, true)]) {
         let first = fresh_server();
         let (port, ip) = (first.local_addr().port(), own_address().to_string());
-        // The calls after the reinit need less than that, also on a busy machine.
+        // the calls after the reinit take less than this, also on a busy machine
         let horizon_s = if is_past_horizon { 5 } else { 600 };
         let config =
             ClientConfig { port, fabric, horizon_s: Some(horizon_s), ..Default::default() };

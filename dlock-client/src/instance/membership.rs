@@ -135,8 +135,8 @@ impl Instance {
         came.map_or_else(Status::from, |()| Status::Success)
     }
 
-    /// As [`reinit`](Self::reinit), at any address. `patience` limits the connection and each
-    /// answer. A failure is logged at `level`.
+    /// As [`reinit`](Self::reinit), at a primary given by its address. `patience` limits connecting
+    /// and each answer. A failure is logged at `level`.
     pub(crate) fn reinit_at(
         &self,
         peer: &Address,
@@ -167,7 +167,7 @@ impl Instance {
         }
     }
 
-    /// Locks `lifecycle` for a call that replaces the session: other life-cycle calls wait for it.
+    /// Locks `lifecycle` for a call that replaces the session, so that other life-cycle calls wait.
     fn alone(&self) -> Result<RwLockWriteGuard<'_, ()>, Status> {
         self.check(Call::Session)?;
         let alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT).ok_or(Status::BadResponse)?;
@@ -182,7 +182,7 @@ impl Instance {
     }
 
     /// Becomes a new client of the primary at `peer`, and loses everything that it held.
-    /// [`confirm_all`](Self::confirm_all) gets its locks again.
+    /// [`confirm_all`](Self::confirm_all) gets the locks again, without holds.
     pub(crate) fn begin_anew_at(
         &self,
         peer: &Address,
@@ -534,7 +534,7 @@ impl Instance {
         }
         let _alone = self.lifecycle.try_write_for(LIFECYCLE_WAIT);
         self.forget_async();
-        // the data path first: the primary can undo at once what can no longer act
+        // the data path ends first, so that the primary can undo at once what operations have left
         self.objects.write().clear();
         let link = self.link.load_full();
         let pulse = Arc::clone(&link.pulse);
@@ -568,8 +568,8 @@ impl Instance {
 /// How long a life-cycle call waits for others: each takes a lock slot and a control call at most.
 pub(super) const LIFECYCLE_WAIT: Duration = LOCK_SLOT_WAIT.saturating_add(CONTROL_WAIT);
 
-/// How often a reinit is tried if its connection ends when the primary may have ended the old
-/// session. The next try finds out whether the primary has.
+/// How often a reinit is tried if its connection ends at a moment when the primary may have ended
+/// the old session. The next try finds out.
 const SHOW_TRIES: u32 = 2;
 
 /// Waits until the primary has served the requests that were sent without waiting for a reply: at

@@ -71,7 +71,7 @@ use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
 /// The parts of a session with the primary. A reinit replaces them all at once.
 pub(crate) struct SessionState {
     exec: Arc<dyn Executor>,
-    /// The executor again, if it is the one of verbs.
+    /// The same executor, with its own type, if it is that of verbs.
     verbs: Option<Arc<VerbsPath>>,
     /// This client's id at the primary.
     client: ClientId,
@@ -83,7 +83,7 @@ pub(crate) struct SessionState {
     lapses: u32,
     /// Operations may ask the primary how many readers are inside a fair lock.
     asks_readers: bool,
-    /// Holds the horizon of this session.
+    /// The horizon of this session, and the times of its heartbeats.
     pulse: Arc<Pulse>,
 }
 
@@ -112,7 +112,7 @@ pub struct Instance {
     /// The process that made this instance. A forked child has a copy, and must not use it.
     process: AtomicU64,
     config: ClientConfig,
-    /// A function of tests that wraps the executor of each session.
+    /// Tests only: a function that wraps the executor of each session.
     wrap: Option<Wrap>,
     gate: AtomicU8,
     table: Arc<Table>,

@@ -23,14 +23,14 @@ use crate::fabrics::{Attached, Place};
 use crate::host::{Address, Unreached};
 use crate::logged_once::LoggedOnce;
 
-/// A session that the primary has granted. After `Reinit` it is only prepared: it counts once it
-/// was [shown](Self::show).
+/// A session that the primary has granted. A session after `Reinit` is only prepared: it replaces
+/// the old one once the client has [shown](Self::show) it.
 pub(super) struct Joined {
     pub(super) client: ClientId,
     pub(super) control: Control,
     pub(super) link: SessionState,
-    /// When the primary has given up a prepared session for sure; until then it may replace the old
-    /// one.
+    /// From this time on the primary has surely dropped a prepared session; until then the session
+    /// may replace the old one.
     until: Instant,
 }
 

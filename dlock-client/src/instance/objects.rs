@@ -115,7 +115,8 @@ impl Instance {
         let got = Got::new(grant, self.link.load().epoch);
         let mut objects = self.objects.write();
         let is_same = |old: &Got| old.0.grant == grant && old.0.epoch == got.0.epoch;
-        // a handle in use stays: it knows of operations that were not answered
+        // a handle that the client has already stays, because it knows which operations were not
+        // answered
         if !objects.get(&grant.object).is_some_and(is_same) {
             objects.insert(grant.object, got);
         }
@@ -452,7 +453,7 @@ mod tests {
                 let held = scope.spawn(|| instance.faa(object, 1));
                 assert!(late.is_reached(|| held.is_finished()), "the operation is under way");
                 let release = scope.spawn(|| instance.object_release(object));
-                // It has begun: it holds the control connection.
+                // the release has begun if it holds the control connection
                 while instance.control.try_lock().is_some() && !release.is_finished() {
                     thread::yield_now();
                 }

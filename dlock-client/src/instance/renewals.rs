@@ -60,7 +60,7 @@ impl Instance {
         self.with_hold(renewed, |held| held.due(self.feeds.is_any()))
     }
 
-    /// The program has declined a renewal; it is asked again later.
+    /// The program has declined a renewal: sets when to ask it again.
     fn renewal_declined(&self, renewed: &Renewed) -> Due {
         self.with_hold(renewed, |held| {
             let now = held.clock_of_deadline();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Instances on an executor that loses answers when it is told to.
+//! Tests of an instance on an executor that loses answers on demand.
 
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::Arc;
@@ -141,7 +141,8 @@ fn a_lock_is_not_released_before_it_is_known_that_nothing_of_it_is_under_way() {
     assert_eq!(instance.release_lock(LockId(1)), Status::BadResponse);
     assert_eq!(*fake.requests.lock(), [resolve; 3]);
     fake.answer(|_| Some(Reply::Done { word: 0 }));
-    // this far, and then there is no control connection here
+    // the release goes on to the control call, which fails, because this instance has no control
+    // connection
     assert_eq!(instance.release_lock(LockId(1)), Status::BadResponse);
     assert_eq!(instance.release_lock(LockId(1)), Status::BadResponse);
     assert_eq!(*fake.requests.lock(), [resolve; 4], "it is asked once");
@@ -408,7 +409,8 @@ fn a_lock_is_not_given_back_to_a_primary_that_recovers_and_no_id_is_changed() {
     }
 }
 
-/// A reinit may take longer than any other call, and no call waits for it beyond its own bound.
+/// A reinit may take longer than any other call. Each other call gives up waiting for it at its own
+/// time limit.
 #[test]
 fn no_call_waits_for_a_reinit_longer_than_it_may() {
     let calls: [fn(&Instance) -> Status; 8] = [
@@ -470,7 +472,7 @@ fn an_object_is_given_back_when_no_operation_on_it_is_under_way() {
     assert_eq!(instance.snapshot(object), Ok(10));
 }
 
-/// Replaces the session's pulse by one that was last heard so long ago.
+/// Replaces the session's pulse: its last answer came `ago_s` seconds ago.
 fn silent_since(instance: &Instance, horizon_s: u64, ago_s: u64) {
     let heard_ns = boot_ns().saturating_sub(ago_s * NS);
     let pulse = Arc::new(Pulse::new(horizon_s * NS, heard_ns));
@@ -507,7 +509,7 @@ fn past_its_horizon_a_client_posts_nothing_and_believes_nothing() {
     assert_eq!(fake.executes.load(SeqCst), executes, "nothing was posted");
     assert!(fake.requests.lock().is_empty(), "nor asked for");
     assert_eq!(*fake.words.lock(), words);
-    // it is back, and the primary has taken nothing away
+    // the client is within its horizon again, and the primary has ended none of its holds
     silent_since(&instance, 1_000, 10);
     for id in ids {
         assert_eq!(instance.trylock(id, X, 500).status, Status::AlreadyLocked);
@@ -562,7 +564,7 @@ fn an_outcome_that_comes_after_the_horizon_is_unknown() {
     }
 }
 
-/// The program asks for the result when it likes: the horizon may be over by then.
+/// The program may ask for the result late, when the horizon is over.
 #[test]
 fn an_asynchronous_result_that_is_asked_for_after_the_horizon_is_no_success() {
     for (lock_type, expire_s) in [(LockType::Rw, 500), (LockType::Atomic, u32::MAX)] {
@@ -577,7 +579,8 @@ fn an_asynchronous_result_that_is_asked_for_after_the_horizon_is_no_success() {
     }
 }
 
-/// The primary may see it, too, and end what has no lease after the grace: it cannot tell.
+/// Client and primary are cut off from each other. After the grace the primary may have ended holds
+/// without a lease, and cannot tell the client.
 #[test]
 fn who_is_cut_off_does_not_enter_a_lock_without_a_lease_again() {
     let (instance, fake) = instance(&[LockType::Rw]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lost try that is repeated at once: on an executor whose chains take long.
+//! A try that lost is repeated at once, on an executor whose chains take long.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use dlock_test_support::fake::Fake;
 
 const TRY_NS: u64 = 300_000_000;
 
-/// How often a client asks for a lock that another holds whose session's horizon is so far away.
+/// How often a client tries a lock that another client holds, if its session's horizon is so many
+/// nanoseconds away.
 fn tries(horizon_in_ns: u64) -> u64 {
     let fake = Fake::new();
     fake.one_sided.store(true, SeqCst);

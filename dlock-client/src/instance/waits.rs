@@ -51,13 +51,14 @@ pub(crate) struct GuardWait {
     deadline: Instant,
     purpose: Purpose,
     stage: Stage,
-    /// A lock slot, a clock or an executor that this wait needs is in use just now.
+    /// Whether a lock slot, a clock or an executor that this wait needs is in use just now.
     is_busy: bool,
-    /// The future was dropped: its caller is gone.
+    /// Whether the future was dropped, so that nothing wants the result.
     is_cancelled: bool,
     /// The clock reading, and the session's pulse, by which the result was decided.
     read: Option<(Now, Arc<Pulse>)>,
-    /// The lock had a ticket when its turn came: a thread's, which asks for the lock once more.
+    /// Whether the lock had a ticket when the wait's turn came. The ticket is one of a thread,
+    /// which asks for the lock once more.
     had_ticket: bool,
     /// How often the client had come back to a primary when the acquire began.
     moves: u64,
@@ -84,8 +85,8 @@ enum Stage {
         attempt: Attempt,
         asked: u64,
     },
-    /// Until `until_ns` nothing changes without a call: then a hold may be over that keeps the
-    /// acquire out.
+    /// The acquire is queued behind other guards of this client. It continues when a call changes
+    /// that, or at `until_ns`, when the hold that keeps it out may be over.
     Queued {
         lock_slot: LockSlotIndex,
         turn: Turn,
@@ -104,7 +105,7 @@ struct Under {
 }
 
 enum Awaits {
-    /// `grant`: the reply is a grant, which may take long.
+    /// `grant`: whether the reply is a grant, which may take long.
     Reply {
         asked: Asked,
         grant: bool,
@@ -170,12 +171,12 @@ impl GuardWait {
         Self { purpose: Purpose::Renew(hold), limit: Limit::NOW, ..wait }
     }
 
-    /// The caller is gone: what the wait acquires is given back.
+    /// Records that nothing wants the result any more: what the wait acquires is given back.
     pub(crate) fn cancel(&mut self) {
         self.is_cancelled = true;
     }
 
-    /// Lets the time for the answer pass.
+    /// Lets the time for the awaited answer end now; for tests.
     #[cfg(test)]
     pub(super) fn expire(&mut self) {
         if let Stage::Under(under) = &mut self.stage {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Waits of futures on an executor that answers when it is told to.
+//! Waits of futures, on an executor that answers on demand.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn a_drop_just_before_the_grant_has_the_arbiter_undo_the_wait_before_anything_el
     let requests = fake.requests.lock().clone();
     assert!(matches!(requests[..], [Request::Wait { .. }, Request::Resolve { .. }]));
     assert_eq!(fake.forgotten.lock().len(), 2, "neither of the two is waited for");
-    // what the arbiter does then
+    // the test does what the arbiter does for the `Resolve`
     fake.words.lock().clear();
     let (taken, number) = instance.try_guard(LOCK, X, Lease::secs(5));
     assert_eq!(taken.status, Status::Success);
@@ -166,8 +166,8 @@ fn a_wait_behind_a_guard_of_its_own_client_keeps_its_place_and_gives_it_up() {
     assert!(fake.requests.lock().is_empty());
 }
 
-/// It was begun while the sessions were changing: answers of the new one must not be taken for
-/// those of the old one, whose numbers they have.
+/// The operation began in a session that was replaced since. Requests of the new session have the
+/// same numbers, so answers of the new session must not be taken for answers of the old one.
 #[test]
 fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);
@@ -190,8 +190,8 @@ fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new
     assert_eq!(instance.unlock(LOCK).status, Status::Success);
 }
 
-/// The end of the data path drops requests that the primary has not read: a `Wake` among them, and
-/// the next sleeper for the released lock is not woken.
+/// At the end of the data path the primary drops requests that it has not read. If a `Wake` were
+/// among them, the next sleeper would not learn that the lock was released.
 #[test]
 fn who_leaves_is_heard_before_its_data_path_ends() {
     let pong = Reply::Pong { at: ServerTime(0) };
@@ -206,7 +206,8 @@ fn who_leaves_is_heard_before_its_data_path_ends() {
     }
 }
 
-/// What it has without a lease may have been ended, and the lock be another's.
+/// While a client is cut off, the primary may end its holds without a lease, and another client may
+/// have the lock: a wait must not enter such a hold once more.
 #[test]
 fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
     let (instance, fake) = instance(&[LockType::Rw]);
@@ -220,7 +221,7 @@ fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
     assert_eq!(enters(), Status::BadResponse);
 }
 
-/// Its caller is told, and asks for nothing more.
+/// The caller gets the error and does not ask again, so a ticket would stay without an owner.
 #[test]
 fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     let (mut instance, fake) = instance(&[LockType::Fair]);
@@ -242,8 +243,8 @@ fn a_wait_that_ends_without_a_primary_keeps_no_ticket() {
     assert_eq!(guard.as_ref().unwrap().entry.state(), EntryState::Initialized);
 }
 
-/// An acquire begins again at a successor. A renewal that did would enter the hold once more, and
-/// would not be tried again.
+/// An acquire begins again at a successor. A renewal must not: it would enter the hold once more,
+/// and would not be tried again in time.
 #[test]
 fn a_renewal_without_a_primary_is_over_and_due_again() {
     let (mut instance, fake) = instance(&[LockType::Atomic]);
@@ -268,7 +269,8 @@ fn a_renewal_without_a_primary_is_over_and_due_again() {
     assert_eq!(guard.as_ref().unwrap().entry.refs(), 1);
 }
 
-/// What comes of it there tells of nothing any more.
+/// The session of the chain was replaced, so the outcome of the chain says nothing about the lock
+/// any more.
 #[test]
 fn a_chain_of_a_wait_whose_session_was_replaced_is_undone_at_the_new_one() {
     let (instance, fake) = instance(&[LockType::Atomic]);

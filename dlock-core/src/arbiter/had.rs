@@ -13,8 +13,8 @@ use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
 
 impl Arbiter {
-    /// What the client has of this lock. If the primary cannot tell the kind of what the client
-    /// has, that counts as something without a lease.
+    /// What the client has of this lock. If the primary cannot tell whether that has a lease, it
+    /// counts as something without one.
     pub(crate) fn had(
         &self,
         now: ServerTime,
@@ -50,7 +50,8 @@ impl Arbiter {
                     false => mem.ledger(client, handle),
                 };
                 let noted = entry.state() != LedgerState::None;
-                // a client that has written since has a share only if its ledger says so
+                // The arbiter may know a shared hold of this client from when it was proxied. Once
+                // the client has written its ledger, the ledger alone decides.
                 let has_untold = entry == LedgerEntry::new() && state.rw.knows(client);
                 match owns || noted || has_untold {
                     true => Had::Unleased,
@@ -129,8 +130,8 @@ impl Arbiter {
         });
     }
 
-    /// Whether a ledger entry that a client is about to write claims a fair lock for longer than
-    /// the present entry, and longer than the grant; returns the mode if so.
+    /// If the ledger entry that a client is about to write claims a fair lock for longer than its
+    /// present entry, and for longer than the lock was granted, returns the mode of the claim.
     pub(crate) fn lengthens(
         &self,
         slot: Slot,

@@ -99,8 +99,8 @@ struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
     rw: RwState,
-    /// When the arbiter next looks at the lock; and (`needed`) when it would have to if no wake-up
-    /// were ever lost.
+    /// When the arbiter next looks at the lock. `needed`: when it would have to look if no wake-up
+    /// could be lost.
     due: Option<ServerTime>,
     needed: Option<ServerTime>,
 }
@@ -131,7 +131,8 @@ pub struct Arbiter {
     work: Work,
 }
 
-/// The work of the last call, which is no part of the state.
+/// The work of the last call. Not part of the state: it counts neither in comparisons nor in
+/// hashes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work(u64);
 
@@ -157,8 +158,8 @@ struct Ctx<'a> {
     lock: LockRef<'a>,
     out: &'a mut Vec<Sent>,
     proxied: &'a Proxied,
-    /// When this call wants to look at the lock again; and (`look`) when, in case that a wake-up is
-    /// lost.
+    /// When this call wants the arbiter to look at the lock again. `look`: when it should look in
+    /// case a wake-up is lost.
     due: Option<ServerTime>,
     look: Option<ServerTime>,
     /// How many ledger entries and records were read, and tickets skipped.
@@ -240,7 +241,8 @@ impl Ctx<'_> {
             self.due = Some(self.due.map_or(at, |due| due.min(at)));
         }
     }
-    /// Looks again later, because the client that should tell of a release may die before.
+    /// Sets a further look at the lock, because the client that should report a release may die
+    /// before it does.
     fn looks_again(&mut self) {
         self.look = (!planted::is(Bug::NoLook)).then(|| self.now.plus_ns(u64::from(LOOK_S) * NS));
     }
@@ -292,7 +294,7 @@ impl Arbiter {
         self.with(now, mem, lock, out, |ctx, state| undo(ctx, state, client, handle));
     }
 
-    /// The state of a lock, to be changed; the caller drops it if it is empty after that.
+    /// The state of a lock, for a change. The caller drops the state if it is empty afterwards.
     fn state(&mut self, slot: Slot) -> &mut LockState {
         let state = self.locks.entry(slot).or_default();
         self.proxied.tell(state);
@@ -444,8 +446,8 @@ impl Arbiter {
         }
     }
 
-    /// How many clients have stopped being proxied while some of their locks do not know that: a
-    /// lock that is used must learn of each.
+    /// How many clients are no longer proxied while some of their locks do not know that yet. A
+    /// lock that is used must first learn of each of them.
     pub(crate) fn changing_len(&self) -> usize {
         self.proxied.changing_len()
     }

@@ -158,7 +158,7 @@ mod tests {
     use crate::registry::tests::Dice;
 
     const QUANTUM: u32 = 64;
-    /// What a turn may do above its budget.
+    /// The most work by which a turn of these tests exceeds its budget.
     const ITEM_MAX: usize = 500;
     const TURN_MAX: u64 = QUANTUM as u64 + ITEM_MAX as u64;
 
@@ -176,7 +176,8 @@ mod tests {
         for seed in 0..300 {
             let (mut dice, mut shares) = (Dice(seed), Shares::new(QUANTUM));
             let clients = 2 + dice.below(30);
-            // of all that wait: work of others since it came, and who was there before
+            // for each waiting client: the work of other clients since it came, and how many waited
+            // before it
             let mut waiting: BTreeMap<usize, (u64, usize)> = BTreeMap::new();
             let mut credit = vec![i64::from(QUANTUM); clients];
             for _ in 0..3_000 {
@@ -217,7 +218,7 @@ mod tests {
             let clients = 2 + dice.below(10);
             (0..clients).for_each(|who| shares.add(who));
             let mut done = vec![0_u64; clients];
-            // even clients do single things, odd ones long ones
+            // clients with even numbers do exactly their budgets, the others exceed them
             for _ in 0..5_000 {
                 let turn = shares.next_turn().expect("everybody has something to do");
                 let work = match turn.who % 2 {
@@ -255,7 +256,7 @@ mod tests {
         assert!(turns.contains(&'a'), "its debt is paid off: {turns:?}");
     }
 
-    /// The rounds before the debt have paid nothing of it.
+    /// Rounds that end before the debt is made do not pay it off.
     #[test]
     fn a_debt_is_paid_by_the_rounds_that_follow_it() {
         let mut shares = Shares::new(QUANTUM);

@@ -261,7 +261,8 @@ mod tests {
         assert!(slow.is_stale(3_000_000));
     }
 
-    /// From an exchange that took so long and ended then, with a server clock so far ahead.
+    /// An estimate from an exchange that ended at `at_ns` and took `trip_ns`, with a server clock
+    /// that is `ahead_ns` ahead of the local one.
     fn taken(at_ns: u64, trip_ns: u64, ahead_ns: u64) -> ClockEstimate {
         let middle_ns = at_ns - trip_ns / 2;
         ClockEstimate::from_exchange(at_ns - trip_ns, at_ns, ServerTime(middle_ns + ahead_ns))
@@ -277,7 +278,8 @@ mod tests {
             assert_eq!(clock.refresh(wide, 104 * NS), Refresh::Disjoint);
             assert_eq!(clock.estimate, wide);
             assert_eq!(clock.discontinuities, 1);
-            // What agrees with it does not count again, and improves it.
+            // An estimate that agrees with the one in use improves it, and is no further
+            // discontinuity.
             let narrow = taken(105 * NS, 2_000, 490 * NS + ahead + NS);
             assert_eq!(clock.refresh(narrow, 105 * NS), Refresh::Accepted);
             assert_eq!(clock.discontinuities, 1);
@@ -300,7 +302,8 @@ mod tests {
         let mut clock = TrackedClock::new(taken(100 * NS, 2_000, 500 * NS));
         let wider = taken(100 * NS + 1, 4_000, 500 * NS + 3_000);
         assert_eq!(clock.refresh(wider, 100 * NS + 1), Refresh::Rejected);
-        // An hour of drift later the same width is better than what was known.
+        // After an hour of drift, an estimate with the same round trip is better than the one in
+        // use.
         let later = taken(3_700 * NS, 4_000, 500 * NS + 3_000);
         assert_eq!(clock.refresh(later, 3_700 * NS), Refresh::Accepted);
         assert_eq!(clock.discontinuities, 0);
@@ -343,7 +346,7 @@ mod tests {
         random: Random,
         local_ns: u64,
         server_ns: u64,
-        /// How fast the server clock is beside the local one.
+        /// The rate of the server clock, in parts per million of the local clock's.
         ppm: u64,
     }
 
@@ -352,7 +355,8 @@ mod tests {
             let mut random = Random(seed);
             let local_ns = random.below(1_000_000 * NS);
             let server_ns = (1 << 60) + random.below(1 << 40);
-            // 0 to 2 · DRIFT_PPM around 1: within half of what the bound allows either of them
+            // between −DRIFT_PPM and +DRIFT_PPM around the local clock's rate, which the bound
+            // allows
             let ppm = 1_000_000 - DRIFT_PPM + random.below(2 * DRIFT_PPM);
             Self { random, local_ns, server_ns, ppm }
         }
@@ -379,7 +383,7 @@ mod tests {
         }
 
         fn bound_ns(&self, clock: &TrackedClock) -> u64 {
-            // a nanosecond for each rounding of the model
+            // a nanosecond for each rounding in this model
             clock.estimate.uncertainty_ns(self.local_ns) + 4
         }
     }
@@ -400,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Which clock does what it must not.
+    /// A wrong behaviour of a clock.
     enum Fault {
         LocalStandsStill,
         ServerStandsStill,
@@ -432,7 +436,8 @@ mod tests {
                     assert_eq!(clock.discontinuities, 1);
                     assert!(clocks.error_ns(&clock) <= clocks.bound_ns(&clock), "seed {seed}");
                 }
-                // It was too small to be told from the errors that both exchanges may have.
+                // The jump was smaller than the errors of both exchanges, so it could not be
+                // noticed.
                 Refresh::Accepted => {
                     assert!(clocks.error_ns(&clock) <= clocks.bound_ns(&clock), "seed {seed}");
                 }

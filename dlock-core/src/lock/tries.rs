@@ -65,7 +65,8 @@ impl Tries {
         (self.held_ns / 4).min(late_ns).min(TRY_PAUSE_NS_MAX)
     }
 
-    /// The exclusive ticket with this number has its turn: was the client late for it?
+    /// Handles that the exclusive ticket with number `tx` has its turn. If the client was late for
+    /// the turn, shortens its estimate of how long turns take.
     pub(super) fn came_to(&self, tx: u32, pace: &mut Pace) {
         if self.lost > 0 && tx > TurnWord::from_bits(self.found).nx() + 1 {
             pace.overslept();

@@ -50,9 +50,9 @@ pub struct Known {
 pub struct Progress {
     /// Clients for which the recovery waits, or has waited.
     pub expected: u32,
-    /// How many of them have come.
+    /// How many of the expected clients have come.
     pub back: u32,
-    /// How many of them have claimed everything.
+    /// How many of the expected clients have claimed everything.
     pub told: u32,
     /// How many claims there are so far.
     pub claims: usize,
@@ -95,9 +95,10 @@ pub(super) struct Awaited {
     proofs: BTreeMap<ClientId, Proofs>,
     /// Clients that have come but have not claimed everything, each with the time at which it came.
     telling: BTreeSet<(ServerTime, ClientId)>,
-    /// The laggards among them: those that [`Locks::take_laggard`] has returned.
+    /// The laggards among the clients in `telling`: those that [`Locks::take_laggard`] has
+    /// returned.
     late: BTreeSet<(ServerTime, ClientId)>,
-    /// How long each of them has to claim everything, seconds.
+    /// How long each client has to claim everything, seconds.
     telling_s: u32,
     /// The primary has read every request that had come by this time. Only this time decides that a
     /// missing client is late, because the primary itself may have stood still.

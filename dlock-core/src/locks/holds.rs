@@ -179,8 +179,8 @@ impl Locks {
         let What::Lock(..) = entry.what else { return };
         self.claims.remove(&(entry.slot, client));
         if let Some(lock) = lock_ref(&self.registry, entry.slot) {
-            // The arbiter sees no reference of this client, so the client's ledger entry does not
-            // count.
+            // Without its reference, the arbiter does not count the ledger entry of this client,
+            // which still names the hold that is undone here.
             let others: Vec<_> = lock.refs.iter().copied().filter(|r| r.0 != client).collect();
             let lock = LockRef { refs: &others, ..lock };
             self.arbiter.forget(now, mem, lock, client, handle, out);

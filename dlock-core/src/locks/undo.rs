@@ -32,9 +32,8 @@ use crate::registry::{Released, What};
 const DEAF_AT_ONCE: usize = 16;
 /// The limit of work units for that; the last wait may exceed it.
 const DEAF_WORK: u32 = 4 * QUANTUM;
-/// How many of a client's locks learn of a new executing party at once: most clients attach before
-/// How many of a client's locks learn at once that the client is no longer proxied: most clients
-/// attach before they get any lock.
+/// How many of a client's locks learn at once that the client is no longer proxied. One is enough,
+/// because most clients attach before they get any lock.
 const TOLD_AT_ONCE: usize = 1;
 
 /// The result of a [`step`](Locks::step).
@@ -325,7 +324,7 @@ impl Locks {
         released: Released,
         out: &mut Vec<Sent>,
     ) {
-        // The work of searching for the client in the references and in the queue.
+        // count the records that are searched for the client: the lock's references, and its queue
         let refs = self.registry.locks.refs(released.slot).len();
         mem.visited(1 + refs + self.arbiter.searched(released.slot));
         self.claims.remove(&(released.slot, client));

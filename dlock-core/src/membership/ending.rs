@@ -145,7 +145,7 @@ impl Membership {
         }
     }
 
-    /// Makes a client absent again that was about to be evicted.
+    /// Keeps a client that was about to be evicted: it is absent again.
     fn kept(&mut self, client: ClientId) {
         self.with(client, |member| {
             if let State::Ending(Ending::Evict { since, is_closed }) = member.state {

@@ -10,10 +10,10 @@ use crate::wire::fabric::FabricSet;
 /// When holds with a lease end if their client has closed its connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Orphans {
-    /// When their leases end.
+    /// A hold ends when its lease ends.
     #[default]
     Lease,
-    /// When the grace ends.
+    /// A hold ends when the client's grace ends.
     Grace,
 }
 

@@ -58,7 +58,7 @@ enum Run {
 #[derive(Clone, Copy, Debug)]
 struct Place {
     lock_type: LockType,
-    /// Whether the client had neither a hold nor a ticket before the batch.
+    /// Whether the client had neither a hold nor a ticket of the lock before the batch.
     was_free: bool,
     turn: Turn,
 }
@@ -152,7 +152,7 @@ impl Batch {
             for item in here.filter(|item| !matches!(item.op, Op::Unlock)) {
                 item.run = Run::Done(OpResult::of(Status::Fail));
             }
-            // the entry no longer knows of a hold that another item has ended
+            // the entry no longer shows a hold that another item of the batch has ended
             let was_known = is_lost && !self.places[place].was_free;
             let was_held = lease::was_held(entry, op) || was_known;
             if is_over {
@@ -163,7 +163,8 @@ impl Batch {
             }
             if let Some(request) = entry.undo_request(now) {
                 if !planted::is(Bug::JudgedOnce) {
-                    // sending it takes time, too, so judge again; no item is given back twice
+                    // Undoing takes time, too, so all results are judged again; no item is given
+                    // back twice.
                     self.judged = 0;
                 }
                 return Some((i, Effect::Tell(request)));

@@ -70,8 +70,9 @@ pub(super) fn is_over(entry: &LockEntry, op: Op, result: &OpResult, now: Now) ->
 
 /// Returns the result unchanged, after a last check.
 ///
-/// # Panics If the result is success for a lease that may be over: the caller would rely on a lock
-/// that another client may have.
+/// # Panics
+/// If the result is success for a lease that may be over: the caller would rely on a lock that
+/// another client may have.
 #[inline(always)]
 pub(super) fn told(entry: &LockEntry, op: Op, result: OpResult, now: Now) -> OpResult {
     let is_late = is_grant(entry, op, &result) && !runs(entry, now);

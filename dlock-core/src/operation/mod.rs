@@ -141,7 +141,7 @@ enum Stage {
     },
     /// A wait is nearly over: next, the client asks whether the primary is there.
     Probe,
-    /// The client has asked that.
+    /// The client has asked the primary whether it is there, and waits for the answer.
     Probing,
     /// A wait has lasted too long: next, the client sends its cancel.
     Cancel(Request),
@@ -150,7 +150,7 @@ enum Stage {
     /// The client has asked how many readers hold the lock; this is the result without their
     /// number.
     Counting(OpResult),
-    /// That answer has not come: the executor forgets it, then this result counts.
+    /// The number of readers has not come: the executor forgets the reply, then this result counts.
     Uncounted(OpResult),
     /// The client waits for the reply once more.
     Awaiting,

@@ -7,7 +7,7 @@ use crate::lock::{LockEntry, Machine, Step};
 use crate::wire::status::Status;
 
 impl Operation {
-    /// Goes on after the pause; `now` was read after it.
+    /// Continues the operation after a pause; `now` was read after the pause.
     pub fn paused(&mut self, entry: &mut LockEntry, now: Now) {
         self.pause_ends(entry, now, Machine::paused);
     }

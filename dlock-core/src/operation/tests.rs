@@ -25,7 +25,7 @@ const LOCK: Op = Op::Lock { mode: X, lease: Lease::secs(5) };
 /// The moment at which every test begins.
 const START: u64 = 1_000 * NS;
 
-/// So many nanoseconds after the start.
+/// The moment `ns` nanoseconds after the start.
 fn at(ns: u64) -> Now {
     Now::exact(ServerTime(START + ns))
 }
@@ -34,7 +34,7 @@ fn bounds() -> Bounds {
     Bounds::since(START)
 }
 
-/// Every chain of the operation finds this word.
+/// Carries the operation out; every chain finds this word.
 fn finish(e: &mut LockEntry, op: Op, word: u64) -> OpResult {
     let mut operation = begin(e, op);
     loop {
@@ -87,7 +87,7 @@ fn others_word() -> u64 {
     AtomicWord::new().with_client(8).with_timeout(Deadline::at_s(9_999)).into_bits()
 }
 
-/// A lock that is held since the start, for 5 s.
+/// A lock that the client holds since the start, for 5 s.
 fn held(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
     let mut o = begin(&mut e, TAKE);
@@ -147,7 +147,7 @@ fn an_undo_that_is_not_answered_is_not_asked_for_twice() {
     assert!(Operation::undo(&mut entry(LockType::Atomic), at(2), bounds()).is_none());
 }
 
-/// An atomic `Lock` that waits, up to its `Ask`.
+/// Begins a `Lock` of an atomic lock that another client holds, and carries it out up to its `Ask`.
 fn waiting(e: &mut LockEntry, bounds: Bounds) -> (Operation, u64) {
     let Started::Running(mut o) = Operation::begin(e, LOCK, at(0), bounds) else { panic!() };
     let _ = posted(o.next(e));
@@ -258,7 +258,7 @@ fn a_reentry_whose_lease_is_over_when_it_is_answered_ends_the_hold() {
     let mut o = begin(&mut e, TAKE);
     let [WordOp::Cas { expect, .. }] = posted(o.next(&mut e))[..] else { panic!() };
     o.outcome(&mut e, values(&[expect]), at(6 * NS));
-    // its caller relies on it until it is told: nothing undoes it before
+    // the program relies on the hold until it learns of the loss, so nothing undoes the hold before
     assert_eq!(done(o.next(&mut e)), Status::Fail);
     assert_eq!((e.state(), e.refs()), (EntryState::Initialized, 0));
     assert!(e.in_doubt());
@@ -364,7 +364,7 @@ fn a_chain_is_a_step_that_is_not_taken_past_their_bound() {
     }
 }
 
-/// The next operation asks again.
+/// An undo that the primary refused is asked for again by the next operation, not by this one.
 #[test]
 fn what_was_not_undone_is_not_asked_for_twice() {
     let mut e = entry(LockType::Atomic);
@@ -412,7 +412,8 @@ fn whatever_comes_after_the_horizon_is_unknown() {
     o.reply(&mut e, Ok(granted), now(5));
     assert_eq!(o.next(&mut e), Effect::Tell(RESOLVE));
     assert_eq!(done(o.next(&mut e)), Status::BadResponse);
-    // nor of a release: by then another client may have had the lock
+    // neither an acquire nor a release is decided by a chain that ended after the horizon, because
+    // another client may have had the lock by then
     let mut e = entry(LockType::Atomic);
     let told = |op, e: &mut LockEntry, ns| at_once(e, op, now(0), now(ns)).is_ok();
     assert!(!told(TAKE, &mut e.clone(), 5) && told(TAKE, &mut e, 4));
@@ -445,7 +446,7 @@ fn codes(batch: &Batch) -> Vec<Status> {
     batch.results().map(|(_, _, result)| result.status).collect()
 }
 
-/// Runs a batch on memory of one word per lock: how often something was waited for.
+/// Runs a batch on a memory of one word per lock. Returns how many rounds of waiting it took.
 fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
     let mut turns = vec![0; words.len()];
     for round in 0.. {
@@ -509,7 +510,8 @@ fn of_items_on_one_lock_the_later_begins_when_the_earlier_is_done() {
     let (mut b, mut rig) = batch(free(), &items);
     run(&mut b, &mut rig, &mut [0; 3]);
     assert_eq!(codes(&b), [Success, Success, AlreadyUnlocked]);
-    // held before the batch: a re-entry, as of a single call
+    // the client held the lock before the batch, so the item enters it once more, as a single call
+    // would
     let mut words = [rig.0[0].refs() as u64, 0, 0];
     let mut e = held(LockType::Atomic);
     let cas = Operation::begin(&mut e, TAKE, at(0), bounds());

@@ -137,7 +137,8 @@ mod tests {
         assert_eq!(all.pick(None, b"a"), None);
     }
 
-    /// Clients choose names: one of them may use all numbers from where the counter stands.
+    /// Clients choose names, and so hashes: they may use up all numbers that the counter would try
+    /// next.
     #[test]
     fn a_number_is_found_in_a_bounded_number_of_looks_whatever_numbers_are_used() {
         for step in [1, 2, 3] {
@@ -157,7 +158,8 @@ mod tests {
         }
     }
 
-    /// As a set of numbers and a counter that is tried until its number is free.
+    /// The ids are the same as those of a simple model: a set of used numbers, and a counter that
+    /// is tried until its number is free.
     #[test]
     fn the_numbers_are_those_of_a_plain_set() {
         let (mut ids, mut set, mut next) = (Ids::new(), BTreeSet::new(), Ids::FIRST);

@@ -95,7 +95,7 @@ impl List {
         let Origin { epoch, .. } = self.origin;
         let Origin { after, lost, .. } = later.origin;
         if epoch.is_some_and(|epoch| after.contains(&epoch)) {
-            // the later primary had all clients of this one, and some may have left since
+            // the later primary knew all clients of this one; some may have left since
             let origin = Origin { epoch, after, lost, tokens_below };
             return List { clients: later.clients, origin };
         }
@@ -204,7 +204,8 @@ mod tests {
         assert_eq!(List::begun(None, Some(7)).origin.lost, Some(7));
         let own = List::begun(Some(list(5, &[1])), Some(7));
         assert_eq!((own.origin.epoch, own.origin.lost), (Some(7), None));
-        // its state file was removed, as the message of a damaged one says
+        // the operator has removed the state file, as the message about a damaged state file
+        // advises
         assert_eq!(List::begun(Some(list(5, &[1])), None).origin.epoch, Some(5));
     }
 
@@ -227,10 +228,10 @@ mod tests {
         assert_eq!((ids(&joined), joined.origin.epoch), (vec![1, 2], Some(5)));
         later.origin.after = vec![5];
         assert_eq!(ids(&list(5, &[1]).joined(later.clone())), [2], "client 1 has left since");
-        // of one client the later list counts
+        // for a client in both lists, the later list counts
         let both = list(5, &[1]).joined(list(8, &[1]));
         assert_eq!(both.clients[&id(1)].horizon_s, 8);
-        // what was lost of either stays lost
+        // if either list lacks lost clients, so does the joined list
         let mut own = list(5, &[1]);
         own.origin.lost = Some(3);
         assert_eq!(own.clone().joined(list(8, &[2])).origin.lost, Some(3));

@@ -277,7 +277,8 @@ mod tests {
         assert!(clients.keys().eq([&id(3)]));
     }
 
-    /// A client whose answer to `Init` was lost with its primary never comes, and never leaves.
+    /// A client whose answer to `Init` was lost with its primary does not know its id: it neither
+    /// comes back nor leaves.
     #[test]
     fn a_client_without_locks_that_no_primary_hears_of_is_forgotten_and_others_are_not() {
         let mut clients = Clients::new();
@@ -302,8 +303,8 @@ mod tests {
         assert!(clients.keys().eq([id(2)].iter()), "it may rely on its locks");
     }
 
-    /// It has not heard that its session is the new one, and comes back by the one before, again
-    /// and again: its primary takes that for a proof, and so must the next one.
+    /// The client never hears that its new session replaced the old one, and comes back with the
+    /// old secret again and again. Its primary accepts that as a proof, and so must each successor.
     #[test]
     fn a_client_keeps_the_proof_that_it_uses_however_often_its_answer_is_lost() {
         let mut clients = Clients::new();
@@ -318,7 +319,8 @@ mod tests {
         }
     }
 
-    /// Its answer may be lost with the primary: it goes on relying on the horizon that it knows.
+    /// The answer may be lost with the primary, and then the client relies on the horizon that it
+    /// knows.
     #[test]
     fn a_client_that_comes_back_keeps_the_longer_horizon_and_what_is_known_of_it() {
         let (mut clients, client, process) =
@@ -353,7 +355,7 @@ mod tests {
         assert!(!of(PROCESSES_MAX).is_dead(|_| true), "there may be one more");
     }
 
-    /// Sessions that are prepared and given up must not push the proof out that it uses.
+    /// Sessions that are prepared and given up must not push out the proof that the client uses.
     #[test]
     fn a_client_keeps_the_proof_of_its_session_whatever_is_prepared_beside_it() {
         let mut clients = Clients::new();

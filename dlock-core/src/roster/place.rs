@@ -64,7 +64,7 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// What a process has seen in the place of a lock file.
+/// What a process has found at the path of a lock file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// This file, at the path or in the folder.
@@ -106,11 +106,11 @@ pub struct Folder {
 /// What a primary does before it writes its roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// It does nothing: its lock file is in its place.
+    /// The primary does nothing more: its lock file is in its place.
     Holds,
     /// It makes its lock file again, and the folder if need be, but replaces no other file.
     MakeAgain,
-    /// It writes nothing: another primary has taken the place.
+    /// The primary writes nothing: another primary has taken the place.
     Replaced,
     /// It writes nothing: its folder was moved, or a mount or a link on the path to the folder has
     /// changed.
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// A folder that was moved has its name elsewhere: another primary may serve there.
+    /// A folder that was moved has another name, and another primary may serve from there.
     #[test]
     fn a_lock_file_is_made_again_only_where_its_folder_is_or_was_removed() {
         let removed =

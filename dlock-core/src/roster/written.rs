@@ -20,9 +20,9 @@ pub struct Written {
 /// What the writer of the roster does when no change has come for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// Nothing.
+    /// The writer does nothing.
     Rests,
-    /// It writes the whole roster once more.
+    /// The writer writes the whole roster once more.
     WritesAgain,
 }
 
@@ -141,7 +141,8 @@ mod tests {
         assert!(!written.is_removed(|| false), "its last write has failed");
     }
 
-    /// Looking whether its files are in their place, it would take the name of the list.
+    /// A primary that was replaced must not even check whether its files are in their place: the
+    /// check takes the name of the roster on this host.
     #[test]
     fn a_primary_that_was_replaced_looks_at_nothing_and_writes_nothing_by_itself() {
         let mut idle = Written::default();

@@ -149,7 +149,8 @@ mod tests {
     const AWAY: (Status, Heard) = (Status::NotReady, Heard::Nothing);
     const RECOVERS: (Status, Heard) = (Status::NotReady, Heard::Recovers);
 
-    /// One that is answered so by every address, until it is over; the time then, and the tries.
+    /// Runs a search in which each address always gives its answer. Returns the time at the end,
+    /// the number of tries, and the last step.
     fn run(mut arrival: Arrival, answers: &[(Status, Heard)]) -> (u64, usize, Step) {
         let (mut now_ns, mut tries) = (0, 0);
         loop {

@@ -121,7 +121,7 @@ pub struct PathSearch {
     /// Whether the primary has refused an executor that was not demanded, because the primary
     /// recovers.
     is_not_ready: bool,
-    /// Whether the primary has refused one because it had no room.
+    /// Whether the primary has refused an executor because it had no room.
     is_full: bool,
 }
 
@@ -161,7 +161,7 @@ impl PathSearch {
         self.choice == PathChoice::Only(kind) || (kind.needs_device() && self.is_device_named)
     }
 
-    /// Handles that the executor of this kind has not attached.
+    /// Records that the executor of this kind could not be attached; the next kind may be tried.
     ///
     /// # Errors
     /// The search ends here: `NotReady`, `ServerNoResource`, or `Error`.

@@ -62,7 +62,8 @@ impl<K: Copy> Claims<K> {
 
     /// Handles the answer to the last request.
     ///
-    /// # Errors The primary's refusal of the whole set, or `BadResponse`: the set is done.
+    /// # Errors
+    /// The primary's refusal of the whole set, or `BadResponse`: the set is done.
     pub fn answered(
         &mut self,
         reply: Result<ControlReply, Status>,

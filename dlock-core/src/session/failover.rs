@@ -472,7 +472,7 @@ mod tests {
         Failover::new(0, 2, SILENCE_NS, 7)
     }
 
-    /// The primary that is asked next is there.
+    /// Answers the next question of the client: the primary at that address is there.
     fn comes(f: &mut Failover, now: u64) -> Task {
         let Task::Ask { address, .. } = f.next(now) else { panic!("{f:?}") };
         f.asked(now, Heard::Recovers);
@@ -555,7 +555,7 @@ mod tests {
         assert!(!f.is_away());
     }
 
-    /// The client has not left its primary, which was silent for a while.
+    /// The client is still with its primary, which was silent for a while.
     #[test]
     fn what_was_left_in_doubt_is_undone_once_the_primary_answers() {
         let mut f = at_two();
@@ -574,7 +574,7 @@ mod tests {
         let now = 4 * SILENCE_NS;
         f.heard(now, Heard::Serves);
         assert!(matches!(f.next(now), Task::Wait { .. }), "nothing is left");
-        // it has come back by another way
+        // the client has come back to a primary by another way
         f.left_in_doubt(now);
         f.broken(now);
         f.came(now, Ok(false));
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(f.next(now), Task::Anew { address: 1 });
         f.broken(now);
         assert_eq!(f.next(now), Task::Anew { address: 1 }, "a report that comes late");
-        // that one recovers by now, and lets no new client in
+        // that primary recovers by now, and admits no new clients
         let mut refused = f.clone();
         refused.came(now, Err(Status::NotReady));
         let Task::Wait { until_ns } = refused.next(now) else { panic!("{refused:?}") };
@@ -635,7 +635,7 @@ mod tests {
         assert!(!f.is_away());
     }
 
-    /// A primary that is not reached just now may know it.
+    /// A primary that cannot be reached at present may still know the client.
     #[test]
     fn a_client_is_not_given_up_for_a_round_in_which_nobody_removes_it() {
         let mut f = at_two();
@@ -663,7 +663,7 @@ mod tests {
         }
     }
 
-    /// On a busy machine a primary that has removed it is slow as well.
+    /// On a busy machine even a primary that has removed the client may answer slowly.
     #[test]
     fn a_client_is_given_up_although_no_primary_answers_in_many_rounds() {
         for silent_rounds in [1, 7] {
@@ -693,7 +693,7 @@ mod tests {
             }
             assert!(now - first.unwrap() >= UNREACHED_NS, "{silent_rounds}");
         }
-        // long after it was removed somewhere
+        // long after a primary has said that the client is removed
         let mut f = at_two();
         f.broken(5);
         f.came(6, Err(Status::ClientRemoved));
@@ -710,7 +710,7 @@ mod tests {
         assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
     }
 
-    /// The primary that knows it may just be starting again.
+    /// The primary that knows the client may just be starting again.
     #[test]
     fn a_client_that_only_strangers_have_removed_looks_for_the_others_for_a_minute() {
         let mut f = at_two();
@@ -734,7 +734,7 @@ mod tests {
         }
         let looked_ns = now - first.unwrap();
         assert!((UNREACHED_NS..UNREACHED_NS + NS).contains(&looked_ns), "{looked_ns}");
-        // one round without them, and it is counted anew
+        // the count begins anew after a round without such an answer
         f.came(now, Ok(false));
         f.broken(now);
         f.came(now, Err(Status::NotReady));
@@ -748,7 +748,7 @@ mod tests {
         assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
     }
 
-    /// What mutants of it survived.
+    /// Cases that the other tests do not reach, as a mutation test has shown.
     #[test]
     fn claims_that_are_not_answered_are_not_said_to_be_all_and_questions_are_counted_anew() {
         let mut f = at_two();
@@ -788,7 +788,7 @@ mod tests {
         assert!(matches!(f.next(6), Task::Anew { .. }), "{f:?}");
     }
 
-    /// The next one may be as near.
+    /// The next primary may be as quick to find as the first.
     #[test]
     fn after_a_primary_was_there_pauses_are_short_again() {
         let mut f = at_two();
@@ -801,9 +801,8 @@ mod tests {
         assert!(until_ns <= 7 + 2 * PAUSE_NS.0, "{until_ns}");
     }
 
-    /// One that recovers is asked ever less often, however many calls fail meanwhile, and is borne
-    /// as long as one that serves.
-    /// It fails at once after it has come, at each stage after that.
+    /// A client that is admitted and cut off again and again, at any stage of the failover, comes
+    /// back after ever longer pauses.
     #[test]
     fn a_client_that_is_let_in_and_cut_off_again_and_again_pauses_ever_longer() {
         for addresses in [1, 2] {
@@ -850,7 +849,7 @@ mod tests {
         assert_eq!(until_ns, now + SILENCE_NS);
     }
 
-    /// As one that begins a round.
+    /// A client that a primary refuses to admit anew starts a new round over all addresses.
     #[test]
     fn a_client_that_is_not_taken_anew_asks_all_of_them_again() {
         let mut f = Failover::new(0, 3, SILENCE_NS, 7);
@@ -869,7 +868,7 @@ mod tests {
         assert_eq!(asked, [0, 1, 2]);
     }
 
-    /// The recovery may be over: it is said to the primary that this is all in any case.
+    /// The recovery may be over already. The client says in any case that it has made all claims.
     #[test]
     fn a_claim_that_comes_too_late_is_followed_by_that_it_is_all() {
         let mut f = at_two();
@@ -926,7 +925,7 @@ mod tests {
         assert_eq!(f.next(now), Task::Heartbeat { until_ns: now + SILENCE_NS / 4 });
     }
 
-    /// At any moment of a recovery, with anything under way.
+    /// The primary fails again, at any moment of the recovery, with any task under way.
     #[test]
     fn a_second_failure_begins_it_again() {
         let stages: [fn(&mut Failover); 4] = [
@@ -945,7 +944,7 @@ mod tests {
             let mut f = reached();
             f.broken(20);
             assert_eq!(comes(&mut f, 20), Task::Reinit { address: 0 }, "{until}");
-            // reports that come late change nothing
+            // late reports about earlier tasks change nothing
             let before = f.clone();
             f.asked(21, Heard::Nothing);
             f.claimed(21, Status::Success);

@@ -174,17 +174,19 @@ fn a_lock_at_a_successor_is_claimed_on_the_clock_its_deadline_is_of() {
     let old = Now { local_ns: 50 * NS, ..Now::exact(ServerTime(1_002 * NS)) };
     assert!(binding.moves_to(Epoch(3), old), "the same incarnation");
     assert!(!binding.moves_to(Epoch(4), old));
-    // the successor's clock is far ahead, and a second has passed on the client's own
+    // the successor's clock is far ahead; on the client's own clock a second has passed
     let new = Now { local_ns: 51 * NS, ..Now::exact(ServerTime(9_000 * NS)) };
     let claim = binding.claim(&mut entry, new);
-    // deadline 1005 s, valid through its tick; now 1003 there, perhaps, for drift, a little less
+    // The deadline is 1005 s and valid through its tick. The old clock shows 1003 s, or a little
+    // less because of drift.
     assert_eq!(claim.held.map(|held| held.left_ns), Some(2 * NS + TICK_NS + 501_501));
-    // a second failover before it was claimed: still the clock of the first
+    // a second failover before the lock was claimed: the clock of the first incarnation still
+    // counts
     assert!(!binding.moves_to(Epoch(5), new));
     assert_eq!(binding.claim(&mut entry, new).held, claim.held);
 }
 
-/// The predecessor may have given it to another client before it ended.
+/// The predecessor may have given the lock to another client before it ended.
 #[test]
 fn what_has_no_lease_is_not_claimed_past_the_horizon() {
     for (lock_type, horizon_ns, is_claimed) in [
@@ -240,7 +242,8 @@ fn a_hold_that_is_refused_is_claimed_again_without_it_and_once() {
     assert_eq!((claims.request(), claims.result()), (None, Status::Success));
 }
 
-/// Rules that do not permit it, a table that is full: nothing of that changes in a recovery.
+/// Claims that the rules do not permit, or for which there is no room, stay refused for the whole
+/// recovery.
 #[test]
 fn claims_that_are_refused_for_good_are_told_and_not_repeated() {
     for status in [Status::Denied, Status::ServerNoResource, Status::Error] {
@@ -295,7 +298,8 @@ fn an_answer_proves_that_the_client_was_heard_unless_the_primary_may_not_know_of
     let refused = [Status::ObjectNotCreate, Status::ObjectExisted, Status::Invalid, Status::Fail];
     assert!(refused.iter().all(|&status| was_heard(&R::Error(status))), "a refusal is an answer");
     assert!(was_heard(&R::Done) && was_heard(&R::Locks(vec![Err(Status::ServerNoResource)])));
-    // a connection that is not the client's, a primary that waits for its device, a wrong frame
+    // refusals on a connection that is not the client's, of a primary that waits for its device,
+    // and of a wrong frame
     let unheard = [Status::Error, Status::ClientRemoved, Status::NotReady, Status::VersionMismatch];
     assert!(unheard.iter().all(|&status| !was_heard(&R::Error(status))));
 }
@@ -388,7 +392,8 @@ fn a_new_channel_carries_again_what_the_old_one_may_have_lost() {
     assert_eq!(held.take_ledger_write(), None, "it is asked to be undone");
 }
 
-/// Each of those who have entered it is told that it does not hold the lock any more.
+/// The program has entered the hold several times, and the release of each entry must return the
+/// loss.
 #[test]
 fn a_hold_that_was_entered_again_and_is_lost_is_told_to_be_lost_by_each_release() {
     let now = Now::exact(ServerTime(1_001 * NS));
@@ -408,7 +413,7 @@ fn a_lock_is_at_one_incarnation() {
     assert!(binding.is_at(Epoch(3)) && !binding.is_at(Epoch(4)));
 }
 
-/// The primary gives its id to another one.
+/// The primary gives the lock's id to another lock.
 #[test]
 fn only_a_lock_that_was_left_or_not_claimed_has_no_place_any_more() {
     let mut binding = Binding::new(Epoch(3));
@@ -447,7 +452,7 @@ fn a_read_write_hold_that_is_entered_again_rests_on_the_session() {
     assert_eq!(held.unfounded(wait, || false, || None), None, "the session stands");
 }
 
-/// Its place may be another lock's.
+/// The lock's slot and handle may belong to another lock by now.
 #[test]
 fn a_lock_whose_release_was_not_answered_is_neither_operated_on_nor_written_of() {
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -525,7 +530,7 @@ fn a_lock_that_is_got_again_is_where_the_primary_says() {
     }
 }
 
-/// At the very primary that has removed it, too: no handle of the client before is used there.
+/// This holds at the same primary, too: the handles of the client's old id are not used there.
 #[test]
 fn the_locks_of_a_client_that_begins_anew_are_got_again_and_their_holds_lost() {
     for is_held in [true, false] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The rules of a standby.
+//! Tests of the rules of a standby.
 
 use super::*;
 
@@ -14,19 +14,20 @@ fn begun(start_ns: u64, fences: bool) -> Standby {
 }
 
 impl Standby {
-    /// The primary has answered, and has the list.
+    /// The primary has answered, and still has the roster.
     fn hears(&mut self, now_ns: u64) -> Option<Ground> {
         let there = signature("primary");
         self.heard(now_ns, Some(&there), Some(&there))
     }
 
-    /// An operator promotes the standby, and the primary has the list.
+    /// An operator promotes the standby while the primary has the roster. Returns whether the
+    /// standby accepts that.
     fn may(&mut self, now_ns: u64) -> bool {
         self.promoted(now_ns, Some(&signature("primary"))).is_ok()
     }
 }
 
-/// Probes without an answer, until something else is to be done.
+/// Leaves every probe without an answer, until the standby has another task.
 fn silent(standby: &mut Standby, now_ns: &mut u64) -> Task {
     for _ in 0..1_024 {
         match standby.next(*now_ns) {
@@ -91,7 +92,8 @@ fn a_fencing_command_that_fails_is_run_again_less_and_less_often() {
         last = now;
         standby.fenced(now, false, false);
     }
-    // it has answered meanwhile: what failed before is of another silence
+    // The primary has answered meanwhile: fencing commands that failed before belong to another
+    // silence.
     standby.hears(now);
     let mut turns = [0; 2];
     for turn in &mut turns {
@@ -102,7 +104,7 @@ fn a_fencing_command_that_fails_is_run_again_less_and_less_often() {
     assert!(turns[1] - turns[0] < PAUSE_NS.1 / 2, "{turns:?}");
 }
 
-/// It may serve again for as long as the command hangs.
+/// While the fencing command hangs, the primary may begin to serve again.
 #[test]
 fn an_operator_ends_a_command_that_hangs_and_the_primary_is_asked_once_more() {
     for serves in [false, true] {
@@ -131,7 +133,7 @@ fn one_that_was_never_there_is_not_fenced() {
     assert!(standby.may(now));
 }
 
-/// A standby that has just begun has not asked the primary yet, which may serve.
+/// A standby that has just begun has not yet probed the primary, which may serve.
 #[test]
 fn an_operator_waits_until_the_silence_is_over_also_of_one_that_was_never_heard() {
     for was_heard in [false, true] {
@@ -148,7 +150,7 @@ fn an_operator_waits_until_the_silence_is_over_also_of_one_that_was_never_heard(
     }
 }
 
-/// Its start has failed behind the moment in which it took the place.
+/// The standby has taken the place of the primary, and its start there has failed afterwards.
 #[test]
 fn one_that_has_the_place_tries_again_whatever_it_hears() {
     for ground in [Ground::Ended, Ground::Fenced, Ground::Promoted] {
@@ -167,7 +169,7 @@ fn one_that_has_the_place_tries_again_whatever_it_hears() {
             now = until_ns;
         }
         assert!(pauses.is_sorted() && pauses.last() == Some(&PAUSE_NS.1), "{pauses:?}");
-        // another standby has taken the place from it
+        // another standby has taken the place from this one
         standby.failed(now, false);
         assert!(!standby.has_place());
         assert!(matches!(standby.next(now), Task::Probe { .. }));
@@ -216,7 +218,8 @@ fn a_fencing_command_that_leaves_the_process_of_the_primary_has_failed() {
     assert_eq!(silent(&mut standby, &mut now), Task::Fence, "it is run again");
 }
 
-/// A primary that was replaced answers for a moment, when its successor has signed already.
+/// A primary that was replaced may still answer for a moment after its successor has signed the
+/// roster.
 #[test]
 fn how_the_list_was_signed_when_the_primary_was_asked_is_what_counts() {
     let [old, new] = ["old", "new"].map(signature);
@@ -235,7 +238,7 @@ fn how_the_list_was_signed_when_the_primary_was_asked_is_what_counts() {
     }
 }
 
-/// The system's lock tells whether the process has ended that has the list.
+/// The lock on the lock file tells whether the process that has the roster has ended.
 #[test]
 fn the_place_of_a_process_that_has_ended_is_taken_only_if_it_is_free() {
     let mut standby = begun(0, false);
@@ -255,7 +258,7 @@ fn the_place_of_a_primary_whose_clients_are_not_known_is_not_taken() {
     standby.ended(now);
     assert_eq!(standby.takes(now, None, None), Err(Denied::Unowned));
     assert!(matches!(standby.next(now), Task::Probe { .. }));
-    // a primary that was never there has no clients
+    // a primary that never existed has no clients
     let mut standby = Standby::new(0, SILENCE_NS, false, None);
     standby.promoted(now, None).unwrap();
     assert_eq!(standby.takes(now, None, None), Ok(Taking::FromAnother(None)));

@@ -179,7 +179,7 @@ pub enum ControlRequest {
 pub enum Act {
     /// Make clients give back what they hold, and fence those that do not.
     TakeAway {
-        /// The clients from which it is taken.
+        /// The clients from which their holds are taken.
         whose: Whose,
         /// The time that the clients have, seconds.
         grace_s: u32,

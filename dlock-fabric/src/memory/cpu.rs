@@ -128,7 +128,7 @@ impl CpuMemory {
         // The client was added above if it was not known.
         let Some(ledger) = self.ledgers.get_mut(&client) else { return Err(refused) };
         if ledger.memory.fd().is_none() {
-            // No process has mapped the old one, so it is not written to while it is copied.
+            // No process has the old ledger mapped, so it does not change while it is copied.
             let memory = LedgerMemory::create(entries)?;
             memory.copy_from(&ledger.memory, ledger.written);
             ledger.memory = memory;
@@ -148,7 +148,7 @@ impl CpuMemory {
         Ok(Shared { header, slots, ledger: lent })
     }
 
-    /// Takes the last [`share`](Self::share) back: the descriptors were not sent.
+    /// Takes back the last [`share`](Self::share), whose descriptors were not sent.
     pub fn unshare(&mut self, client: ClientId) {
         if let Some(ledger) = self.ledgers.get_mut(&client) {
             ledger.attaches = ledger.attaches.saturating_sub(1);

@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// A kernel's clocks, as the functions above read them.
+    /// The clocks of a kernel, for tests of the functions above.
     #[derive(Default)]
     struct Kernel {
         monotonic_ns: Cell<u64>,

@@ -2,7 +2,7 @@
 //! Environment variables as the libraries read them.
 //!
 //! ```text
-//!   variable ─▶ AT_SECURE (set-user-id, set-group-id, file capabilities)? ─▶ not set, for us
+//!   variable ─▶ AT_SECURE (set-user-id, set-group-id, file capabilities)? ─▶ counts as not set
 //!            ─▶ empty? ─▶ not set
 //! ```
 //! A program with more rights than its caller must not let the caller choose which primary it

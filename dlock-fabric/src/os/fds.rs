@@ -268,14 +268,14 @@ pub fn is_open(socket: BorrowedFd<'_>) -> bool {
 pub struct ProcessStat {
     /// Start time, clock ticks after boot.
     pub ticks: u64,
-    /// The process id of its parent, which waits for its end.
+    /// The process id of the process's parent, which waits for its end.
     pub parent: i32,
-    /// Its process group.
+    /// The process group.
     pub group: i32,
     /// Whether the process is a zombie without threads. A process whose first thread alone has
     /// ended is a zombie by its state, too, but lives.
     pub ended: bool,
-    /// Whether a signal or a debugger has stopped it.
+    /// Whether a signal or a debugger has stopped the process.
     pub stopped: bool,
 }
 
@@ -335,7 +335,7 @@ mod tests {
         }
         assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), None);
         drop(a);
-        // Another test's child may have a copy of the descriptor for a moment.
+        // the child process of another test may have a copy of the descriptor for a moment
         poll_until(b.as_fd(), PollFlags::IN, soon()).unwrap();
         assert_eq!(receive_with_fds(b.as_fd(), &mut bytes, &mut fds).unwrap(), Some(0));
     }
@@ -346,7 +346,8 @@ mod tests {
         let (watched, other) = UnixStream::pair().unwrap();
         let borrowed = [other.as_fd(); FDS_MAX + 1];
         assert!(send_with_fds(a.as_fd(), b"x", &borrowed, soon()).is_err());
-        // Twice as many as fit, in two messages the reader takes one after the other.
+        // twice as many descriptors as fit into one message; the reader takes the two messages one
+        // after the other
         let (mut bytes, mut fds) = ([0; 4], Vec::new());
         for _ in 0..2 {
             send_with_fds(a.as_fd(), b"x", &borrowed[..FDS_MAX], soon()).unwrap();
@@ -391,7 +392,7 @@ mod tests {
         ];
         assert!(known.iter().all(|process| !process.is_gone()));
         drop(child.stdin.take());
-        // Not reaped yet: ended all the same.
+        // a process that has ended counts as ended before its parent has waited for it
         if let Some(fd) = known[0].pidfd() {
             poll_until(fd, PollFlags::IN, soon()).unwrap();
             assert!(known.iter().all(PeerProcess::is_gone));

@@ -36,10 +36,10 @@ impl Owner {
     }
 }
 
-/// A number of the calling process that none of its ancestors has. A process id is no such number:
-/// in a PID namespace of its own a child may have its parent's.
+/// The number of the calling process, which none of its ancestors has. A process id would not do: a
+/// child in a PID namespace of its own may have the id of its parent.
 pub fn process() -> u64 {
-    /// A child goes on from its parent's count.
+    /// The next number. A forked child goes on from its parent's value.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let page = page();
     match page.load() {
@@ -65,15 +65,15 @@ fn page() -> &'static SharedWord {
     })
 }
 
-/// In place of the page where the kernel cannot wipe one (before Linux 4.14): `in_child` does, but
-/// not in a child that was made without the C library's `fork`.
+/// Used where the kernel cannot wipe a page (before Linux 4.14). There `in_child` sets this word to
+/// 0, but only in children that the C library's `fork` has made.
 static UNWIPED: SharedWord = SharedWord::new(0);
 
 /// Sockets of one process that its children do not inherit. A session has two or three. Further
 /// sockets are inherited.
 const SOCKETS_MAX: usize = 8_192;
 
-/// Descriptors plus 1; 0: a free place.
+/// The descriptors of the sockets, each plus 1; 0: a free place.
 static SOCKETS: [AtomicI32; SOCKETS_MAX] = [const { AtomicI32::new(0) }; SOCKETS_MAX];
 
 /// A socket that forked children do not keep open.

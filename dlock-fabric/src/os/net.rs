@@ -171,7 +171,8 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// Another test's child may have a copy of a closed listener for a moment.
+    /// The first error of connecting to a closed listener. The child process of another test may
+    /// have a copy of the listener for a moment, so the connect is repeated.
     fn first_error<T>(connect: impl Fn() -> Result<T, FabricError>) -> String {
         let deadline = crate::os::sys::deadline_in(Duration::from_secs(20));
         loop {

@@ -11,9 +11,9 @@ pub fn is_ignored(number: i32) -> bool {
     rc == 0 && now.sa_sigaction == libc::SIG_IGN
 }
 
-/// Lets this signal through to the calling thread, and to those that it starts: a program that has
-/// started this one may have blocked it, as threads of some run-times do. For a signal that the
-/// program waits for, and before it does so.
+/// Unblocks this signal in the calling thread, and in the threads that it starts: the program that
+/// started this one may have blocked it. Called for a signal for which the program waits, before it
+/// does.
 pub fn let_through(number: i32) {
     // SAFETY: zero is a valid value of a signal set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

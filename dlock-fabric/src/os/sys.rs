@@ -71,7 +71,8 @@ pub fn named(call: &str, error: impl Into<io::Error>) -> io::Error {
     io::Error::new(error.kind(), format!("{call}: {error}"))
 }
 
-/// Makes a call that does not wait, again after a signal; `None`: it would have to wait.
+/// Makes a call that does not wait, and repeats it if a signal interrupts it. `None`: the call
+/// would have to wait.
 pub(crate) fn now<T>(
     name: &str,
     call: impl FnMut() -> rustix::io::Result<T>,

@@ -122,7 +122,7 @@ pub fn free_memory_as_it_goes() {
     }
 }
 
-/// What a thread runs.
+/// The function of a thread.
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The stack of a thread of the library, bytes: as that of a thread of the standard library.
@@ -182,7 +182,7 @@ fn start(work: Work) -> io::Result<()> {
     started
 }
 
-/// What a thread of [`start`] executes.
+/// The entry of a thread that [`start`] has made.
 extern "C" fn begin(work: *mut libc::c_void) -> *mut libc::c_void {
     // SAFETY: `start` has given up what this points to, for this thread alone.
     let work = unsafe { Box::from_raw(work.cast::<Work>()) };
@@ -218,7 +218,7 @@ impl ProcessLimits {
             open.map_err(|error| sys::named("openat, newfstatat of /proc/self/fd", error))?;
         Ok(Self {
             files: limit(libc::RLIMIT_NOFILE)?.rlim_cur,
-            // One of them is that of the folder itself.
+            // one of these descriptors is that of the folder itself
             files_open: open.count().saturating_sub(1) as u64,
             locked_bytes: (locked != libc::RLIM_INFINITY && !may_lock_memory()).then_some(locked),
         })
@@ -248,10 +248,10 @@ mod tests {
 
     use super::*;
 
-    // No `Arc`: ThreadSanitizer does not see the fence by which the last owner drops it.
+    // no `Arc`, because ThreadSanitizer does not see the fence with which its last owner drops it
     static TOLD: (Mutex<Option<(String, u64)>>, Condvar) = (Mutex::new(None), Condvar::new());
 
-    /// Tells what it has when it is dropped.
+    /// Reports its contents when it is dropped.
     struct Tells((String, u64));
 
     impl Drop for Tells {

@@ -176,8 +176,8 @@ impl ShmExecutor {
         self.stream.probe() && self.is_alive()
     }
 
-    /// The coarse clock if it decides which second it is, because the C API shows whole seconds;
-    /// else the exact clock.
+    /// The reading for `local_ns`. The coarse clock is enough unless its error could change the
+    /// second, because the C API shows whole seconds; then the exact clock is read.
     #[inline]
     fn now_at(&self, local_ns: u64) -> Now {
         let clock = self.clock.tracked();
@@ -249,7 +249,7 @@ impl Executor for ShmExecutor {
     fn poll(&self, posted: Posted) -> Option<Outcome> {
         match posted {
             Posted::Ready(outcome) => Some(outcome),
-            // Not posted on this executor.
+            // no chain was posted with such a number on this executor
             Posted::Pending(_) => Some(Outcome::Unknown),
         }
     }

@@ -19,7 +19,7 @@ pub struct FrameBuffer {
     bytes: Vec<u8>,
     begin: usize,
     end: usize,
-    /// Payloads above this are refused.
+    /// Frames with larger payloads are refused.
     payload_max: usize,
 }
 

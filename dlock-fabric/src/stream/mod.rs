@@ -92,7 +92,7 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 struct Out {
     bytes: Vec<u8>,
-    /// Bytes at the front that were sent already.
+    /// How many bytes at the front were sent already.
     sent: usize,
     /// All bytes appended so far, and all bytes sent.
     appended_total: u64,
@@ -107,7 +107,7 @@ impl Stream {
         Self::carried(fd, None, None)
     }
 
-    /// A stream over a TLS connection whose handshake is done.
+    /// A stream over a TLS connection whose handshake is finished.
     pub(crate) fn sealed(fd: OwnedFd, tls: TlsSession) -> Self {
         Self::carried(fd, Some(Carrier::Tls(Box::new(tls))), None)
     }
@@ -401,7 +401,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the liveness connection is open, and the peer has sent nothing on it.
+    /// Whether the liveness connection is open, without unread bytes: the primary sends none on it.
     fn is_line_alive(&self) -> bool {
         matches!(receive_now(self.fd.as_fd(), &mut [0]), Ok(None))
     }

@@ -66,7 +66,7 @@ pub struct Period {
 }
 
 impl Period {
-    /// The reason if `now` is outside of it.
+    /// The reason why `now` is outside of this period, if it is.
     pub fn excludes(&self, now: UnixTime) -> Option<&'static str> {
         match now {
             now if now < self.not_before => Some("not valid yet"),
@@ -130,9 +130,9 @@ pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
 pub struct CrlHead {
     /// The issuer's name, as text for messages.
     pub issuer: String,
-    /// When it was issued.
+    /// When the list was issued.
     pub this_update: UnixTime,
-    /// When it ends, if it has an end.
+    /// When the list ends, if it has an end.
     pub next_update: Option<UnixTime>,
 }
 

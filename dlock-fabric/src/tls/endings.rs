@@ -24,9 +24,9 @@ pub struct Ending {
     pub what: String,
     /// The file of the certificate or list.
     pub path: PathBuf,
-    /// The beginning of its validity, seconds since 1970.
+    /// The beginning of the validity, seconds since 1970.
     since_s: u64,
-    /// The last second of its validity, since 1970.
+    /// The last second of the validity, since 1970.
     pub at_s: u64,
     remedy: &'static str,
 }
@@ -50,7 +50,7 @@ impl Ending {
             .collect()
     }
 
-    /// The ends of the lists in a file.
+    /// The ends of the revocation lists in a file.
     pub(super) fn of_lists(path: &Path, ders: &[CertificateRevocationListDer<'_>]) -> Vec<Self> {
         let heads = ders.iter().filter_map(|der| CrlHead::of(der).ok());
         heads

@@ -224,7 +224,7 @@ pub enum TlsError {
     LibcryptoForKey {
         /// The reason why the key needs OpenSSL; it names the file.
         cause: String,
-        /// The loader's error.
+        /// The error of the loader of shared libraries.
         why: &'static str,
     },
     /// A revocation list is out of date.

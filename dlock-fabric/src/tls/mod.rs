@@ -287,7 +287,7 @@ impl Tls {
         self.loaded().endings.clone()
     }
 
-    /// Logs which of them end within [`NOTICE_DAYS`], each notice once.
+    /// Logs which certificates and lists end within [`NOTICE_DAYS`], each notice once.
     pub fn warn_of_endings(&self) {
         let loaded = self.loaded();
         for notice in self.shared.told.lock().due(&loaded.endings, UnixTime::now()) {

@@ -33,7 +33,7 @@ const EVP_UNSUPPORTED: c_ulong = 0x0308_010c;
 struct Scheme {
     id: SignatureScheme,
     algorithm: SignatureAlgorithm,
-    /// The algorithm of its keys.
+    /// The algorithm of the keys of this scheme.
     oid: ObjectIdentifier,
     curve: Option<ObjectIdentifier>,
     /// Bits of the SHA-2 hash; 0: the key determines it.

@@ -338,7 +338,7 @@ mod tests {
 
     use super::*;
 
-    /// Bounds of few records, for each key and for the channel.
+    /// Small limits for tests: few records for each key, and for the channel.
     const FEW: Bounds = Bounds { records_per_key: 5, records_max: 64 };
 
     fn secret(n: u8) -> Zeroizing<[u8; SECRET_LEN]> {
@@ -383,7 +383,7 @@ mod tests {
         }
     }
 
-    /// To open an empty record is work without a result.
+    /// An empty record would cost the receiver work without a result.
     #[test]
     fn a_record_with_nothing_in_it_is_none() {
         let (mut sealer, mut opener) = pair(FEW);

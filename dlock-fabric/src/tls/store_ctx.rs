@@ -79,9 +79,9 @@ pub enum OpensslFault {
          1.1.1 cannot be used ({why})"
     )]
     Absent {
-        /// The reason why the rules refuse it.
+        /// The reason why the rules refuse the peer.
         rules: String,
-        /// The loader's error.
+        /// The error of the loader of shared libraries.
         why: &'static str,
     },
 }

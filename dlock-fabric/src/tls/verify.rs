@@ -421,7 +421,7 @@ fn pki_error(error: webpki::Error) -> Error {
 pub struct JudgeServers {
     /// The rules to judge by.
     pub rules: Arc<PeerRules>,
-    /// The name for which it must be valid; `None`: any.
+    /// The name for which the certificate must be valid; `None`: any name.
     pub name: Option<ServerName<'static>>,
 }
 
@@ -470,7 +470,7 @@ pub struct JudgeClients {
 }
 
 impl ClientCertVerifier for JudgeClients {
-    /// None: clients have one certificate and need no help to choose, and strangers learn nothing.
+    /// No names: a client has one certificate and need not choose, and unknown peers learn nothing.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -537,7 +537,7 @@ mod tests {
         params
     }
 
-    /// The certificate of a connected peer may end, and be revoked afterwards.
+    /// A certificate may expire while its peer is connected, and be revoked afterwards.
     #[test]
     fn a_revocation_is_found_of_what_has_ended_since() {
         let mut root = params(1, 2000..2090);

@@ -73,7 +73,7 @@ impl Primary {
         &self.slots.words()[index]
     }
 
-    /// A connected client with a share of this many requests.
+    /// A connected client whose poster has a share of this many requests.
     fn client(&self, share: u32) -> (Client, Served) {
         self.client_on(&self.context, share)
     }
@@ -126,7 +126,7 @@ impl Client {
         settled.values().collect()
     }
 
-    /// Posts one chain that fails; returns the status of its first completion.
+    /// Posts a chain that must fail; returns the status of its first completion.
     fn fail(&mut self, chain: &[RemoteOp]) -> u32 {
         self.poster.post(chain, Notify::Yes).unwrap();
         let completion = next(&self.cq);
@@ -311,7 +311,7 @@ fn what_a_client_may_not_do_ends_its_queue_pair_and_harms_nobody() {
     ];
     for (what, attack) in attacks {
         let (mut client, served) = primary.client(4);
-        // The requests after the refused one must not be executed.
+        // the requests behind the refused one must not be executed
         let status = client.fail(&[attack(&served), faa(served.slots, 1, 1)]);
         assert_eq!(status, ffi::IBV_WC_REM_ACCESS_ERR, "{what}");
         let flushed = next(&client.cq);
@@ -367,7 +367,7 @@ fn nothing_of_a_fenced_client_takes_effect_and_others_go_on() {
     let primary = Primary::new(&context);
     let (mut fenced, served) = primary.client(128);
     let (mut other, ground) = primary.client(4);
-    // Some of these are under way when the fence begins.
+    // some of these operations are under way when the fence begins
     for _ in 0..64 {
         fenced.poster.post(&[faa(served.slots, 0, 1)], Notify::No).unwrap();
     }

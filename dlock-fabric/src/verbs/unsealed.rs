@@ -4,8 +4,8 @@
 
 use crate::tls::sealing::{Opener, SealError};
 
-/// What a record counts for besides its plaintext, bytes: opening a record costs as much as that
-/// number of bytes.
+/// How many bytes a record counts in addition to its plaintext, because opening it costs as much as
+/// reading that many bytes.
 const RECORD_WEIGHT: usize = 64;
 
 /// The plaintext of records, as a stream of bytes.

@@ -16,7 +16,8 @@ use crate::observe::log_limit::{limited, Cause};
 
 /// Work of receiving bytes.
 const RECEIVE_WORK: u32 = 4;
-/// From this many bytes on, replies are sent although the channel's next turn adds more.
+/// If this many bytes of replies wait, they are sent even though the channel's next turn will add
+/// more.
 const SEND_FROM: usize = 4 * 1024;
 
 /// The result of a channel's turn.
@@ -63,12 +64,13 @@ impl Worker {
                 if channel.unsent() >= SEND_FROM || !channel.has_input() {
                     self.send(token);
                 }
-                // A channel whose replies must be read first gets its turn when there is room for
-                // more.
+                // If a channel's client must read replies first, the channel gets its next turn
+                // once there is room.
                 (work, self.channels.get(&token).is_some_and(|channel| !channel.is_full()))
             }
             Turn::Ended(why) => {
-                // Requests that were executed before are answered, if the client still reads.
+                // requests that were executed before the failure are answered, if the client still
+                // reads
                 self.deliver();
                 self.send(token);
                 self.end_channel(token, &why);
@@ -268,7 +270,7 @@ mod tests {
     /// The work of one chain, which is not divided.
     const CHAIN_WORK: u32 = 2;
 
-    /// A channel between a client with one lock and what serves it.
+    /// A channel with a client that has one lock, and the core that serves the channel.
     struct World {
         core: Core,
         channel: Channel,
@@ -338,14 +340,14 @@ mod tests {
             Chain::one(WordOp::Read { addr: word })
         }
 
-        /// Serves a turn; its work is bounded, however much has come.
+        /// Serves a turn, and checks that its work is bounded, however many frames have come.
         fn turn(&mut self, budget: u32) -> Turn {
             let (turn, work) = turn(&mut self.core, &mut self.channel, budget, &mut 0);
             assert!(work <= budget + CHAIN_WORK.max(FRAME_WORK), "{work} of {budget}");
             turn
         }
 
-        /// Takes the frames of the answers.
+        /// Takes the answers that wait for the client.
         fn answers(&mut self) -> Vec<Frame> {
             let mut buffer = FrameBuffer::new();
             let mut frames = Vec::new();

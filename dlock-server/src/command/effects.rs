@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Closes those of the client's channels whose number `is_one` accepts.
+    /// Closes the client's channels for whose numbers `is_one` returns true.
     fn close_channels(&mut self, client: ClientId, is_one: impl Fn(u64) -> bool) {
         let Some(sockets) = self.sockets.get(&client) else { return };
         for token in [sockets.channel, sockets.next_channel].into_iter().flatten() {

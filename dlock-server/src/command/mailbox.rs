@@ -28,9 +28,9 @@ use tokio::time::timeout;
 use crate::host::memory::Memory;
 use crate::transport::{Guest, Shown};
 
-/// Time between two checks whether the command thread waits for the device.
+/// The time between two checks whether the command thread is waiting for its device.
 const OUT_LOOK: Duration = Duration::from_millis(250);
-/// Events on their way at a time. Every connection has at most two.
+/// The most events in the queue. Every connection has at most two.
 const EVENTS_MAX: usize = 1_024;
 /// Attempts to wake the command thread.
 const WAKES_MAX: usize = 4;
@@ -38,10 +38,10 @@ const WAKES_MAX: usize = 4;
 /// One control connection, known to both threads.
 #[derive(Debug)]
 pub(crate) struct ConnectionHandle {
-    /// Its number, never used twice.
+    /// The number of the connection, never used twice.
     pub(crate) id: u64,
     closed: Notify,
-    /// What the peer has shown in its TLS handshake.
+    /// The certificate that the peer has shown in its TLS handshake.
     shown: OnceLock<Arc<Shown>>,
 }
 
@@ -50,12 +50,13 @@ impl ConnectionHandle {
         Self { id, closed: Notify::new(), shown: OnceLock::new() }
     }
 
-    /// Records what the peer has shown in its TLS handshake.
+    /// Records the certificate that the peer has shown in its TLS handshake.
     pub(crate) fn is_of(&self, shown: &Arc<Shown>) {
         let _ = self.shown.set(Arc::clone(shown)); // set once: there is one handshake
     }
 
-    /// What the peer has shown in its TLS handshake; `None`: there was none.
+    /// The certificate that the peer has shown in its TLS handshake; `None`: there was no
+    /// handshake.
     pub(crate) fn shown(&self) -> Option<&Arc<Shown>> {
         self.shown.get()
     }
@@ -74,7 +75,7 @@ impl ConnectionHandle {
 /// A function that reads the primary on the command thread.
 pub(crate) type Query = Box<dyn FnOnce(&Primary, &mut Memory) + Send>;
 
-/// A connection of a client, and what its peer has shown in the TLS handshake.
+/// A client, one of its connections, and the certificate that its peer has shown.
 pub(crate) type ShownBy = (ClientId, Connection, Arc<Shown>);
 
 /// Where the answer to an `Init` or `Reinit` goes: the session, or the reply that refuses it.
@@ -95,11 +96,11 @@ pub(crate) enum Event {
     Lost { client: ClientId, link: u64, why: Gone },
     /// All clients, and whether they have a control connection.
     Clients { reply: oneshot::Sender<Vec<(ClientSnapshot, bool)>> },
-    /// Asks whether this client may attach now, before queue pairs are made for it.
+    /// Asks whether this client may attach now. Its transport asks before it makes queue pairs.
     MayAttach { attach: Attach, identity: Option<Identity>, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
     Attach(Guest),
-    /// Asks what the peers of all connections have shown in their TLS handshakes.
+    /// Asks for the certificates that the peers of all connections have shown.
     Shown { reply: oneshot::Sender<Vec<ShownBy>> },
     /// Events for the primary, then a function that reads it.
     Ask(Vec<primary::Event>, Query),
@@ -129,7 +130,7 @@ pub(crate) struct Mailbox {
     queue: Sender<Event>,
     shared: Arc<Shared>,
     counters: Arc<Counters>,
-    /// The device of the memory, if it belongs to one.
+    /// The device that holds the lock memory, if one does.
     device: Option<Arc<VerbsHost>>,
 }
 
@@ -140,7 +141,7 @@ struct Shared {
     waker: mio::Waker,
     sleeping: AtomicBool,
     stop: AtomicBool,
-    /// The error with which the command thread is to end; `None`: it was stopped.
+    /// The error with which the command thread is to end; `None`: it is to stop as requested.
     why: Mutex<Option<String>>,
     /// Notified when the command thread asks for [`primary::Event::Listened`].
     listen: Notify,
@@ -204,7 +205,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Sends an event that carries the sender of its answer, and waits for the answer.
+    /// Sends an event that contains the sender for its answer, and waits for the answer.
     pub(crate) async fn ask<T>(
         &self,
         event: impl FnOnce(oneshot::Sender<T>) -> Event,
@@ -255,7 +256,8 @@ impl Mailbox {
         self.device.as_ref().is_some_and(|device| device.is_out())
     }
 
-    /// Ends the command thread with an error; the first `why` counts.
+    /// Ends the command thread with an error. If this is called several times, the first reason
+    /// counts.
     pub(crate) fn stop_because(&self, why: &str) {
         self.shared.why.lock().get_or_insert_with(|| why.to_string());
         self.stop();
@@ -319,7 +321,7 @@ impl Inbox {
         quiet
     }
 
-    /// The command thread is awake again.
+    /// Records that the command thread is awake again.
     pub(crate) fn awake(&self) {
         self.shared.sleeping.store(false, Ordering::Relaxed);
     }

@@ -66,13 +66,14 @@ const EVENTS_PER_ROUND: usize = 64;
 const POLLED_PER_ROUND: usize = 256;
 /// Receives from the hot channel before the poll is asked about the other sockets.
 const PEEKS_MAX: u32 = 16;
-/// A receive from the hot channel that found something counts as this many: its turn takes time.
+/// A receive from the hot channel that found something counts as this many, because the turn that
+/// follows takes time.
 const PEEK_FOUND: u32 = 4;
-/// Time between two looks at what raises no event: processes without a pidfd, clients that could
-/// not be fenced, clients that read nothing.
+/// The time between two checks of what no event reports: the end of processes without a pidfd,
+/// clients that could not be fenced, and clients that do not read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The work of [`undone_at_once`], in turns.
+/// How much undoing is done at once when a client is fenced, in turns; see [`undone_at_once`].
 const AT_ONCE_TURNS: u32 = 4;
 
 /// The longest sleep if no deadline is pending.
@@ -86,7 +87,7 @@ const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Parts {
     pub(crate) primary: Primary,
     pub(crate) memory: Memory,
-    /// The device that is served on, if there is one.
+    /// The device of the primary, if it has one.
     pub(crate) host: Option<Arc<VerbsHost>>,
     pub(crate) clock: ServerClock,
     pub(crate) inbox: Inbox,
@@ -118,11 +119,12 @@ impl Core {
 /// The connections and processes of an admitted client.
 #[derive(Default)]
 struct Sockets {
-    /// Its control connection.
+    /// The client's control connection.
     control: Option<Arc<ConnectionHandle>>,
-    /// Its command channel.
+    /// The client's command channel.
     channel: Option<Token>,
-    /// The control connection and the command channel of the client's prepared session.
+    /// The control connection and the command channel of the session that is prepared to replace
+    /// the client's present one.
     next_control: Option<Arc<ConnectionHandle>>,
     next_channel: Option<Token>,
     /// The client's processes that have mapped the memory.
@@ -131,23 +133,24 @@ struct Sockets {
 
 /// A process that has mapped the memory.
 struct Process {
-    /// Its number in [`Membership`].
+    /// The number of the process in [`Membership`].
     number: u64,
-    /// Its process id, if it has one in this process's namespace.
+    /// The process id; `None`: the process is in another process namespace.
     pid: Option<i32>,
     process: Arc<PeerProcess>,
-    /// The poll's token for its pidfd; `None`: no event reports when it ends.
+    /// The poll's token for the pidfd; `None`: there is no pidfd, so no event reports the end of
+    /// the process.
     token: Option<Token>,
 }
 
-/// A client that waits for a place.
+/// A client that waits to be admitted until there is a place.
 struct Waiting {
     request: ControlRequest,
     link: Arc<ConnectionHandle>,
     reply: Opening,
 }
 
-/// Work units of undoing that are done at once when a client is fenced, with this memory.
+/// How many work units of undoing are done at once when a client is fenced.
 pub(crate) fn undone_at_once(memory: &Memory) -> u32 {
     AT_ONCE_TURNS * turns::quantum(matches!(memory, Memory::Nic(_)))
 }
@@ -162,20 +165,20 @@ pub(crate) struct Worker {
     /// Whether a place may have become free since the waiting clients were last tried.
     may_have_room: bool,
     channels: HashMap<Token, Channel>,
-    /// The clients of the process behind each pidfd.
+    /// For each pidfd, the clients of its process.
     pidfds: HashMap<Token, Vec<ClientId>>,
     turns: Turns,
     /// The channel that had the last turn; and whether it had the turn before as well: then it is
     /// hot, because the next message probably comes on it.
     last_turn: (Token, bool),
     peeks: u32,
-    /// Channels that wait because they send too often, and until when (boot clock, ns).
+    /// Channels over their rate, each with the time until which it rests (boot clock, ns).
     resting: HashMap<Token, u64>,
     /// Channels whose clients leave replies unread.
     blocked: HashSet<Token>,
-    /// The fences of each client that have failed so far.
+    /// For each client, the fences that have failed so far.
     unfenced: HashMap<ClientId, Vec<Box<dyn Fence>>>,
-    /// Whether some process has no pidfd.
+    /// Whether a process has no pidfd, so that no event reports its end.
     blind: bool,
     next_token: usize,
     next_look: Instant,
@@ -329,7 +332,7 @@ impl Worker {
         }
     }
 
-    /// Whether something must be looked at that raises no event.
+    /// Whether something has to be checked regularly because no event reports it.
     fn has_to_look(&self) -> bool {
         self.blind
             || self.core.primary.members().has_quarantined()
@@ -355,7 +358,7 @@ impl Worker {
         stalls_at.is_some_and(|at| at <= now)
     }
 
-    /// How long the poll may wait: not at all while there is work or something is expected soon.
+    /// How long the poll may wait: not at all while there is work, or while work is expected soon.
     fn wait(&mut self, worked: bool) -> Duration {
         let may_open = self.may_have_room && !self.waiting.is_empty();
         if worked || may_open || !self.turns.shares.is_empty() || !self.core.sent.is_empty() {

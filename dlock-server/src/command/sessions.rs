@@ -51,8 +51,8 @@ impl Worker {
                 let _ = who.reply.send(entered.map_err(ControlReply::Error));
             }
             Ok(Opened::Wait) => {
-                // At most one client waits for each connection, and connections are bounded. A
-                // place becomes free when a client is forgotten.
+                // Each connection has at most one waiting client, so the queue is bounded. A place
+                // becomes free when a client is forgotten.
                 self.may_have_room = !self.core.primary.locks().is_undoing();
                 self.waiting.push_back(who);
             }
@@ -79,7 +79,7 @@ impl Worker {
         }
     }
 
-    /// What the peers of all connections have shown in their TLS handshakes.
+    /// The certificates that the peers of all connections have shown in their TLS handshakes.
     pub(super) fn shown(&self) -> Vec<ShownBy> {
         let channels = self.channels.values().filter_map(|channel| {
             let shown = channel.shown.clone()?;
@@ -199,8 +199,7 @@ impl Worker {
             return log::debug!("client {client} does not wait for its command channel any more");
         }
         if !guest.pump.is_open() {
-            // the request came while this process stood still, and the client has closed the
-            // connection
+            // the client has closed the connection while this process stood still
             return self.refuse(guest, Status::Error);
         }
         let channel = match self.handle(Event::Attach { attach, joining }) {
@@ -252,7 +251,7 @@ impl Worker {
             level,
             "a command channel of client {client} is refused: {status}{why}"
         );
-        // The connection is closed in any case, so a lost answer does no harm.
+        // the connection is closed in any case, so it does no harm if the answer is lost
         let _ = guest.pump.answer(&Attached::bare(status), client, &mut self.core.memory);
     }
 

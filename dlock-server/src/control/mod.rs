@@ -54,9 +54,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(6);
 /// Pause after a failed accept: the system has no room, and an accept at once would fail, too.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// To listen, the control thread polls its sockets this often, after such a pause each time. The
-/// first poll accepts a waiting connection, the second reads its request, and two more are for a
-/// busy host. The primary acts on a silent client only when this is done after its horizon.
+/// To listen for the primary, the control thread polls its sockets this often, each time after a
+/// pause. The first poll accepts a waiting connection, the second reads its request, and two more
+/// are for a busy host. The primary ends a silent client only if this was done after the client's
+/// horizon.
 const LISTEN_POLLS: u32 = 4;
 const LISTEN_PAUSE: Duration = Duration::from_millis(25);
 /// One poll can report every connection, those of operators, and the listeners.
@@ -73,7 +74,7 @@ pub(crate) struct Parts {
     pub(crate) tls: Option<Tls>,
     /// The descriptors that are left for connections without a client.
     pub(crate) files: Arc<FilesLeft>,
-    /// Reports which changes of the list of clients are written.
+    /// Reports which changes of the roster are written.
     pub(crate) receipts: Receipts,
     /// The predecessor's clients.
     pub(crate) awaited: Vec<(ClientId, Kept)>,
@@ -156,15 +157,16 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     });
 }
 
-/// Ends this primary when another one has taken its place, as it may while this one is stopped.
+/// Ends this primary if another one has taken its place. That may happen while this one is stopped.
 async fn replaced(mailbox: Arc<Mailbox>, receipts: Receipts) {
     receipts.replaced().await;
     mailbox.stop_because("another primary has taken its place, and has its state file");
 }
 
-/// Whenever the command thread asks, tells it that all events that had arrived are sent. The
-/// runtime polls the sockets before it looks at a timer, and runs tasks whose sockets are readable
-/// before tasks whose time has come: so they have sent their events before this one does.
+/// Each time the command thread asks for it, reports that all events that had arrived by then are
+/// sent. The runtime polls the sockets before the timers, and runs tasks whose sockets are readable
+/// before tasks whose timers have expired. So those tasks have sent their events before this one
+/// does.
 async fn listen(mailbox: Arc<Mailbox>) {
     loop {
         mailbox.asked_to_listen().await;
@@ -177,7 +179,7 @@ async fn listen(mailbox: Arc<Mailbox>) {
     }
 }
 
-/// What the tasks of the port's connections need.
+/// The data that the tasks of the port's connections share.
 #[derive(Clone)]
 pub(super) struct Service {
     mailbox: Arc<Mailbox>,
@@ -214,8 +216,8 @@ async fn accept_own(
     }
 }
 
-/// An accepted connection, its address and its permit; `None`: it was refused, or the accept
-/// failed.
+/// An accepted connection, with the peer's address and its permit. `None`: the connection was
+/// refused, or the accept failed.
 async fn seated<S, A>(
     accepted: io::Result<(S, A)>,
     address: impl Fn(&A) -> Option<IpAddr>,

@@ -16,11 +16,11 @@ use crate::command::mailbox::{Event, Mailbox};
 use crate::coordinator::file::has_ended;
 use crate::host::clock::ServerClock;
 
-/// Time between two looks at the processes.
+/// The time between two checks of the clients' processes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Looks between two lines of the log.
+/// The number of checks between two lines in the log.
 const LOOKS_PER_LINE: u32 = 40;
-/// Clients that one line names.
+/// How many clients one line names.
 const NAMED_MAX: usize = 8;
 
 /// The progress of a recovery. As text it is one line: `recovers: of 3 clients 1 is back; waits at
@@ -31,10 +31,10 @@ pub struct Recovery {
     pub expected: u32,
     /// The number of these that are back.
     pub back: u32,
-    /// After so many seconds the recovery waits no longer; `None`: it waits for some clients until
-    /// they come.
+    /// The number of seconds after which the recovery stops waiting. `None`: it waits for some
+    /// clients until they come.
     pub seconds_left: Option<u64>,
-    /// The clients that are not back, as far as they are known by id.
+    /// The clients that are not back, as far as their ids are known.
     pub missing: Vec<ClientId>,
 }
 
@@ -186,7 +186,7 @@ mod tests {
         );
         let endless = line(2, 0, vec![(id(1), at(39)), (id(2), None)]);
         assert!(endless.ends_with("until they come, or for `dlock recover --now`"), "{endless}");
-        // a recovery with --recovery-clients only
+        // a recovery that only counts clients (`--recovery-clients`)
         let counted = line(2, 0, vec![]);
         assert!(counted.ends_with("until they come, or for `dlock recover --now`"), "{counted}");
     }

@@ -37,7 +37,7 @@ use crate::observe::log_limit::{limited, Cause};
 use crate::transport::tls::{shake_hands, SealedConn};
 use crate::transport::Shown;
 
-/// Time between two checks whether a file has changed.
+/// The time between two checks whether a certificate, key or revocation list has changed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Does the TLS handshake with a new peer; `None`: it has failed, and the log says why.
@@ -135,8 +135,8 @@ async fn has_key(
     false
 }
 
-/// Tries to open the key when no other attempt is under way. The thread keeps the turn until the
-/// program has answered, even if the connection has ended before.
+/// Tries to open the key while no other attempt is under way. The attempt lasts until the program
+/// has given its answer, even if the connection has ended before.
 async fn open_key(tls: Tls, turn: Arc<Semaphore>) -> io::Result<Result<(), TlsError>> {
     let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
     if !tls.lacks_key() {
@@ -184,7 +184,7 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     let connections = loop {
         let Ok(shown) = mailbox.ask(|reply| Event::Shown { reply }).await else { return };
         let tls = tls.clone();
-        // each certificate takes the check of a signature
+        // each certificate takes the check of a signature, so this runs on a separate thread
         match on_a_thread("revoked", move || revoked(&tls, shown)).await {
             Ok(connections) => break connections,
             Err(error) => no_thread("clients are not judged by the revocation lists", &error),
@@ -197,7 +197,7 @@ pub(crate) async fn sweep(tls: &Tls, mailbox: &Mailbox) {
     }
 }
 
-/// The events for connections whose certificates the revocation lists name.
+/// The events for the primary about connections whose certificates are revoked.
 fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<primary::Event> {
     let is_revoked = |(_, _, shown): &ShownBy| tls.is_revoked(PeerRole::Client, &shown.chain);
     let revoked = shown.into_iter().filter(is_revoked).map(|(client, connection, shown)| {
@@ -212,7 +212,7 @@ fn revoked(tls: &Tls, shown: Vec<ShownBy>) -> Vec<primary::Event> {
     revoked.collect()
 }
 
-/// Logs that the system refuses a thread; the work is tried again after [`LOOK_EVERY`].
+/// Logs that the system refuses a thread. The work is tried again after [`LOOK_EVERY`].
 fn no_thread(what: &str, error: &io::Error) {
     let again = LOOK_EVERY.as_secs();
     limited!(
@@ -239,8 +239,9 @@ pub(super) fn is_revoked_since(tls: Option<&Tls>, shown: Option<&Arc<Shown>>) ->
     is_revoked
 }
 
-/// Sweeps again after a peer was let in, or the event for that was sent. Lists loaded after the
-/// check of its first frame were swept before the command thread knew the peer.
+/// Sweeps again after a peer was let in, or after the event for that was sent. Revocation lists
+/// that were loaded between the check of its first frame and that moment were swept before the
+/// command thread knew the peer.
 pub(super) async fn sweep_if_late(
     tls: Option<&Tls>,
     shown: Option<&Arc<Shown>>,
@@ -276,7 +277,8 @@ mod tests {
     use super::*;
     use crate::host::blocking::runtime;
 
-    /// Reports that it is asked, and waits for the answer that it is to give.
+    /// A source of a password that reports each question, and waits until the test gives the
+    /// answer.
     #[derive(Debug)]
     struct Asked(Sender<()>, Mutex<Receiver<&'static str>>);
 
@@ -291,7 +293,7 @@ mod tests {
 
     type Secret = zeroize::Zeroizing<Vec<u8>>;
 
-    /// A certificate for a key that is encrypted with the password `correct horse`.
+    /// Writes TLS files whose key is encrypted with the password `correct horse`.
     fn write_files(folder: &Path) -> TlsFiles {
         let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dlock-fabric/tests/tls/fixtures");
         let read = |name| fs::read_to_string(keys.join(name)).unwrap();

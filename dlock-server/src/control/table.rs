@@ -23,8 +23,9 @@ pub(crate) const CONNECTIONS_PER_ADDRESS_MAX: usize = 3_000;
 /// The most TLS handshakes at a time: all clients may come at once.
 pub(crate) const HANDSHAKES_MAX: usize = 1_024;
 
-/// The most handshakes of one address ([`of_address`]), in a second and at once: all clients may be
-/// on one host, and each that comes back makes one to find the primary and two for its session.
+/// The most handshakes of one address ([`of_address`]) in a second, and at once. All clients may be
+/// on one host, and a client that comes back makes one handshake to find the primary and two for
+/// its session.
 pub(crate) const HANDSHAKES_PER_ADDRESS_MAX: Rate = Rate { per_second: 500, burst: 6_000 };
 
 /// Addresses whose handshakes are counted apart; further addresses are counted as one.
@@ -38,20 +39,20 @@ pub(crate) struct Table {
     files: Arc<FilesLeft>,
     numbers: AtomicU64,
     permits: Mutex<ConnectionPermits>,
-    /// One permit: see [`ConnectionPermit::key_turn`].
+    /// A semaphore with one permit; see [`ConnectionPermit::key_turn`].
     key_turn: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionPermits {
     taken: usize,
-    /// The number of these that belong to clients, for which descriptors are kept.
+    /// How many of the connections belong to clients; descriptors are reserved for these.
     of_clients: usize,
     /// The connections of each address that has any.
     of_address: HashMap<IpAddr, usize>,
     /// The handshakes of each address, as long as some of its rate is used.
     handshakes: HashMap<Option<IpAddr>, Pace>,
-    /// Connections that never sent a byte, the oldest first.
+    /// Connections that have never sent a byte, the oldest first.
     silent: BTreeMap<u64, (Arc<ConnectionHandle>, Option<IpAddr>)>,
     /// Connections in a TLS handshake, the oldest first.
     shaking: BTreeMap<u64, Arc<ConnectionHandle>>,
@@ -206,8 +207,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// What counts as one address: of IPv6 the network of 64 bits, because a host can have all its
-/// addresses.
+/// The address for which connections are counted. For IPv6 it is the network of 64 bits, because
+/// one host may have all addresses of that network.
 pub(crate) fn of_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -276,7 +277,8 @@ mod tests {
         let mut permits: Vec<_> = (0..34).map(|_| table.permit(None).unwrap()).collect();
         permits.iter().for_each(ConnectionPermit::heard);
         assert!(table.permit(None).unwrap_err().contains("LimitNOFILE="));
-        // two of them become clients, and take the files that were kept for them
+        // two connections become those of clients, and use the descriptors that were reserved for
+        // clients
         files.set_taken(4);
         permits[..2].iter_mut().for_each(ConnectionPermit::becomes_clients);
         permits.push(table.permit(None).expect("one more, as there were"));

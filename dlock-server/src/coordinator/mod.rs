@@ -29,8 +29,8 @@ use tokio::sync::watch;
 
 use crate::observe::log_limit::{limited, Cause};
 
-/// Time between two looks whether another primary has taken this one's place, and between two
-/// attempts to write the list.
+/// The time between two checks whether another primary has taken the place of this one; also
+/// between two attempts to write the list.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The storage of the list of clients: a file on this host, or a service that hosts share.
@@ -50,7 +50,7 @@ pub(crate) trait Keeper: Send + 'static {
     fn place(&self) -> Arc<dyn Place>;
 }
 
-/// The ownership of the list of clients, which ends when another primary takes this one's place.
+/// The ownership of the list of clients. It ends when another primary takes the place of this one.
 pub(crate) trait Place: std::fmt::Debug + Send + Sync {
     /// Which primary owns the clients now. Called often.
     fn whose(&self) -> Whose;
@@ -66,7 +66,7 @@ pub(crate) trait Place: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Roster {
     changes: Option<Sender<Change>>,
-    /// Changes that were passed to [`tell`](Self::tell) so far.
+    /// How many changes were passed to [`tell`](Self::tell) so far.
     told: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
@@ -148,7 +148,7 @@ impl Roster {
 }
 
 impl Drop for Roster {
-    /// Waits until every change is written, or the writer has failed to.
+    /// Waits until every change is written, or a write has failed.
     fn drop(&mut self) {
         self.changes = None;
         if let Some(thread) = self.thread.take() {
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// A disk that is full for a while.
+    /// A disk that takes no writes for a while, because it is full.
     struct Full(Arc<AtomicU64>);
 
     #[derive(Debug)]

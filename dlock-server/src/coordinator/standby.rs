@@ -8,7 +8,8 @@
 //!      ▲  ▲ every 10 ms: has the process ended that has the state file?
 //!      │  └ admin socket: status, promote
 //! ```
-//! Both have the same state file, and beside it the list of clients and its owner.
+//! Standby and primary use the same state file, with the list of clients and its lock file beside
+//! it.
 
 use std::future::Future;
 use std::io;
@@ -50,7 +51,7 @@ use crate::observe::admin_socket::{AdminListener, AdminSocket};
 use crate::observe::json_lines::{self, failure, Answers, Asker};
 use crate::server::{listen, Server};
 
-/// Time between two looks whether the primary's process has ended.
+/// The time between two checks whether the process of the primary has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// A fencing command that takes longer than this is killed, and has failed.
 const FENCE_WAIT: Duration = Duration::from_secs(60);
@@ -169,14 +170,14 @@ struct Post {
     machine: Mutex<Standby>,
     of: SocketAddr,
     list: PathBuf,
-    /// Whether the log says already that no primary has the list.
+    /// Whether the log already says that no primary has signed the list.
     is_warned: AtomicBool,
-    /// The TLS of the probes, with which this standby will serve, too.
+    /// The TLS of the probes; if the standby takes over, it serves with it, too.
     tls: Option<Tls>,
 }
 
 impl Post {
-    /// The content of the list's lock file, which names its owner.
+    /// The signature in the list's lock file, which names the list's owner.
     fn there(&self) -> Option<Signature> {
         signature(&self.list)
     }
@@ -281,14 +282,14 @@ impl Post {
         log::error!("the fencing command has failed: {why}; it is run again");
     }
 
-    /// The process id of the primary, if it runs on this host and has not ended.
+    /// The process id of the primary, if its process is on this host and has not ended.
     fn process_left(&self) -> Option<i32> {
         let is_another = |pid: i32| u32::try_from(pid) != Ok(std::process::id());
         let owner = owner(&self.list).filter(|process| !has_ended(*process));
         owner.map(|process| process.pid).filter(|&pid| is_another(pid))
     }
 
-    /// The message that says why its place is not taken.
+    /// The reason why the standby does not take the place, for a message.
     fn why_not(&self, denied: Denied) -> String {
         let of = self.of;
         match denied {

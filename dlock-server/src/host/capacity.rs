@@ -21,11 +21,11 @@ use dlock_fabric::os::threads::ProcessLimits;
 use crate::config::ServerConfig;
 use crate::error::StartError;
 
-/// Descriptors kept free for short uses: the admin socket, the state file.
+/// Descriptors that are reserved for short uses, as by the admin socket and the state file.
 const RESERVE: u64 = 16;
 /// Connections without a client that may be open if descriptors are short.
 const STRANGERS: u64 = 32;
-/// The limit that a message asks for is a multiple of this.
+/// A message asks for a limit that is a multiple of this.
 const TOLD_STEP: u64 = 64;
 /// The fewest descriptors that a primary itself opens before it knows how many clients fit.
 const OWN_MIN: u64 = 6;
@@ -45,13 +45,14 @@ pub(crate) struct Needs {
 /// How many clients fit, and what limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// The most clients.
+    /// The most clients at a time.
     pub clients: usize,
-    /// The most of them over shared memory, if fewer; `None`: all, or it is not offered.
+    /// The most clients over shared memory, if fewer fit; `None`: all clients may use it, or it is
+    /// not offered.
     pub mapping: Option<usize>,
     /// What limits the clients.
     pub bound: Bound,
-    /// What limits those over RDMA verbs, if fewer; `None`: all fit, as far as is known.
+    /// The limit on clients over RDMA verbs, if fewer fit; `None`: all fit, as far as is known.
     pub locked: Option<LockedMemory>,
     /// The most descriptors of all clients together.
     pub(crate) files: u64,
@@ -135,7 +136,7 @@ impl Capacity {
     }
 }
 
-/// The limit to ask for, rounded up: a few descriptors more or less do not change it.
+/// The limit that a message asks for: rounded up, so that a few descriptors do not change it.
 fn told(needed: u64) -> u64 {
     needed.checked_next_multiple_of(TOLD_STEP).unwrap_or(u64::MAX)
 }
@@ -149,12 +150,12 @@ pub(crate) struct FilesLeft {
 }
 
 impl FilesLeft {
-    /// All of this capacity, while there is no client.
+    /// All descriptors of this capacity, before there is a client.
     pub(crate) fn new(capacity: &Capacity) -> Self {
         Self { max: capacity.files, taken: AtomicU64::new(0) }
     }
 
-    /// Without a bound.
+    /// Without a limit; for tests.
     #[cfg(test)]
     pub(crate) fn unbounded() -> Self {
         Self { max: u64::MAX, taken: AtomicU64::new(0) }
@@ -165,8 +166,8 @@ impl FilesLeft {
         self.taken.store(files, Ordering::Relaxed);
     }
 
-    /// The most connections without a client now. Each may become a client's, and takes descriptors
-    /// that were kept for it then.
+    /// The most connections without a client at present. A connection that becomes a client's uses
+    /// descriptors that are reserved for clients.
     pub(crate) fn strangers_max(&self) -> usize {
         let left = self.max.saturating_sub(self.taken.load(Ordering::Relaxed));
         usize::try_from(STRANGERS + left / FILES_PER_CLIENT_MAX).unwrap_or(usize::MAX)

@@ -21,8 +21,8 @@ const READINGS: u32 = 32;
 impl ServerClock {
     /// A clock that starts at the wall clock's time.
     pub(crate) fn start() -> Self {
-        // if the thread were interrupted between the readings of the only pair, the primary's clock
-        // would differ from its predecessor's
+        // a thread may be interrupted between two readings, and then the anchor would be wrong: it
+        // would differ from that of the predecessor
         let pairs = (0..READINGS).map(|_| {
             let before = boot_ns();
             let wall = wall_ns();
@@ -40,12 +40,12 @@ impl ServerClock {
         ServerTime(boot_ns().wrapping_add(self.offset_ns))
     }
 
-    /// What the clock counts from, in seconds since 1970.
+    /// The anchor of the clock, in seconds since 1970.
     pub(crate) fn anchor_s(self) -> u32 {
         self.anchor_s
     }
 
-    /// Seconds since 1970.
+    /// The time of this clock in seconds since 1970.
     pub(crate) fn wall_s(self) -> u64 {
         u64::from(self.anchor_s) + self.now().0 / NS
     }

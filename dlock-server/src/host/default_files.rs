@@ -253,7 +253,7 @@ mod tests {
         fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(found().is_empty());
         assert!(!files.admin_socket("21616").unwrap().starts_with(&runtime_dir));
-        // as if the folder were another user's, like after `su`
+        // as if the folder belonged to another user, which happens after `su`
         fs::set_permissions(&runtime_dir, fs::Permissions::from_mode(0o777)).unwrap();
         fs::remove_dir_all(runtime_dir.join("dlock")).unwrap();
         assert!(!files.admin_socket("21616").unwrap().starts_with(&runtime_dir));

@@ -20,9 +20,9 @@ use dlock_fabric::{CpuMemory, FabricError, NicMemory};
 /// The slots and ledgers.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// In the domain of the CPU.
+    /// The memory is in the domain of the CPU.
     Cpu(CpuMemory),
-    /// In the domain of a device.
+    /// The memory is in the domain of a device.
     Nic(NicMemory),
 }
 

@@ -217,7 +217,8 @@ impl Endpoint {
     async fn operate(&self, act: Act, asker: Asker) -> Value {
         let by = acts::name_of(asker).into();
         let operate = primary::Event::Operate { act, by };
-        // It would be done when the device is back, and may no longer be wanted then.
+        // the act would be done later, when the device works again, and may not be wanted any more
+        // by then
         if self.mailbox.is_out() {
             return self.is_away();
         }

@@ -23,7 +23,7 @@ use crate::host::blocking::on_a_thread;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
-/// Between two looks whether the file is in its place.
+/// The time between two checks whether the socket's file is in its place.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The socket's file, removed when this is dropped.
@@ -34,7 +34,7 @@ pub(crate) struct AdminSocket {
     inode: u64,
 }
 
-/// The file, and the listener of the socket.
+/// The file of the admin socket, and its listener.
 pub(crate) struct AdminListener {
     file: AdminSocket,
     listener: tokio::net::UnixListener,
@@ -127,10 +127,10 @@ impl AdminListener {
         }
     }
 
-    /// Makes the file again if it was removed. Where that cannot be done it is tried again.
+    /// Makes the socket's file again if it was removed. If that fails, the next check tries again.
     async fn look(&mut self) {
         let (path, mode) = (self.file.path.clone(), self.file.mode);
-        // the file system may be silent, and this thread serves clients
+        // the file system may not answer, and this thread serves clients
         let made = on_a_thread("admin", move || again(&path, mode)).await;
         if let Ok(Some(made)) = made {
             if let Ok(made) = Self::new(made) {
@@ -141,8 +141,8 @@ impl AdminListener {
     }
 }
 
-/// A new file, with its folder, if there is none at this path; `None`: there is, or it cannot be
-/// made.
+/// Makes a new socket and its folder, if there is no file at this path. `None`: there is a file, or
+/// the socket cannot be made.
 fn again(path: &Path, mode: u32) -> Option<(AdminSocket, UnixListener)> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -165,7 +165,7 @@ impl Drop for AdminSocket {
             });
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                // the next primary finds that the file is stale
+                // the next primary finds that no process serves this file
                 log::warn!("the admin socket {:?} is left behind: {error}", self.path);
             }
             _ => {}

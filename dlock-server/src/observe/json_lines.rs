@@ -79,7 +79,7 @@ pub(crate) async fn serve(mut listener: AdminListener, endpoint: Arc<impl Answer
     }
 }
 
-/// The places for connections.
+/// The limited places for connections.
 struct Room {
     permits: Arc<Semaphore>,
     /// Connections that wait for their peers, and have nothing to answer.
@@ -98,7 +98,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes a place, if need be that of a silent connection.
+    /// Takes a free place, or that of the connection whose peer has been silent for longest.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
             return Some(permit);
@@ -125,8 +125,8 @@ struct Silent<'a> {
 }
 
 impl Silent<'_> {
-    /// Waits for the peer: at most [`IDLE_WAIT`], and not after its place was given to another
-    /// connection.
+    /// Waits for the peer, at most [`IDLE_WAIT`]. Fails if the connection has to give its place to
+    /// another one.
     async fn peer<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let number = self.room.next.fetch_add(1, Ordering::Relaxed);
         self.room.silent.lock().insert(number, self.closed.clone());
@@ -165,8 +165,8 @@ async fn converse(
         reply.push('\n');
         silent.peer(write.write_all(reply.as_bytes())).await?;
         if !whole {
-            // A close before the line's end would fail the sender's write, and it would read no
-            // answer.
+            // If the connection were closed before the end of the line, the sender's write would
+            // fail, and it would not read the answer.
             let mut rest = (&mut lines).take(DISCARDED_MAX);
             line.clear();
             silent.peer(rest.read_until(b'\n', &mut line)).await?;

@@ -71,7 +71,7 @@ struct Limit {
 /// What to do with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Log it, and say that so many like it were left out before.
+    /// Log it, with the number of lines like it that were left out before.
     Log(u64),
     /// Leave it out; `first`: it is the first one left out since the last report.
     LeaveOut { first: bool },
@@ -81,7 +81,7 @@ impl Limit {
     const NEW: Self = Self { since_ns: 0, lines: 0, left_out: 0 };
 
     fn admit(&mut self, now_ns: u64) -> Verdict {
-        // Only the clock of a test can be before the window's begin; then the window begins anew.
+        // only the clock of a test can be earlier than the beginning of the window
         if self.lines == 0 || now_ns.wrapping_sub(self.since_ns) >= WINDOW_S * NS {
             (self.since_ns, self.lines) = (now_ns, 0);
         }

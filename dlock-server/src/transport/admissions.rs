@@ -34,13 +34,14 @@ use crate::control::of_address;
 use crate::host::blocking::on_a_thread;
 use crate::observe::log_limit::{limited, Cause};
 
-/// Clients whose queue pairs are made at a time.
+/// The most clients whose queue pairs are being made at a time.
 const BUSY_MAX: usize = 4;
-/// An admission that takes longer than this waits for an address.
+/// An admission that takes longer than this is waiting for an address to be resolved, and no longer
+/// counts as work.
 const BUSY_TIME: Duration = Duration::from_millis(250);
-/// Clients that are admitted at a time; each has a thread.
+/// The most clients that are being admitted at a time; each has a thread.
 pub(crate) const MAX: usize = 128;
-/// The most of these with one certificate; without TLS, from one address.
+/// The most of these clients with one certificate, or, without TLS, from one address.
 const OF_ONE_MAX: usize = 8;
 
 /// The device on which queue pairs are made, and the places for that.
@@ -145,7 +146,8 @@ impl Who {
     }
 }
 
-/// The certificate that the peer has shown, or else its address.
+/// The owner of the connection's places: the certificate that the peer has shown, or else its
+/// address.
 fn who(connection: &dyn Conn) -> Who {
     let address = || {
         let address = SockRef::from(&connection.socket()).peer_addr();
@@ -173,7 +175,7 @@ struct Place {
 }
 
 impl Place {
-    /// Frees the place at work: the admission waits for the network from now on.
+    /// Frees the place at work, because the admission only waits for the network from now on.
     fn is_waiting(&mut self) {
         self.busy = None;
     }
@@ -211,7 +213,7 @@ impl Places {
     }
 }
 
-/// A place of a client, certificate or address, or the wait for it.
+/// A place that belongs to a client, a certificate or an address; or the wait for such a place.
 #[derive(Debug)]
 struct Own {
     who: Who,
@@ -221,7 +223,7 @@ struct Own {
 }
 
 impl Drop for Own {
-    /// Forgets an owner that has no place and waits for none.
+    /// Forgets the owner if it has no place and waits for none.
     fn drop(&mut self) {
         let mut all = self.all.lock();
         self.permit = None;
@@ -251,7 +253,7 @@ mod tests {
         Who::Identity(Identity([n; 32]))
     }
 
-    /// A place, if there is one now.
+    /// A place, if one is free now.
     async fn now(places: &Places, n: u32, who: Who) -> Option<Place> {
         timeout(Duration::ZERO, places.take(client(n), who)).await.ok()
     }

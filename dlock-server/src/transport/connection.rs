@@ -18,7 +18,7 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::error::StartError;
 use crate::host::random;
 
-/// What a peer has shown in its TLS handshake.
+/// The certificate that a peer has shown in its TLS handshake, and what follows from it.
 #[derive(Debug)]
 pub(crate) struct Shown {
     /// The identity of the certificate, for membership.
@@ -28,7 +28,7 @@ pub(crate) struct Shown {
     pub(crate) names: Vec<String>,
     /// The peer's certificate, and those that came with it.
     pub(crate) chain: PeerChain,
-    /// Which loading of the TLS files has judged the certificate
+    /// The number of the loading of the TLS files by which the certificate was judged
     /// ([`Tls::loads`](dlock_fabric::tls::Tls::loads)).
     pub(crate) judged_by: u64,
 }

@@ -62,7 +62,7 @@ type Open = fn(&Setting<'_>) -> Result<Option<Opened>, StartError>;
 /// How long a client waits for the answer to its attach.
 const ATTACH_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
 
-/// What decides which transports a primary offers.
+/// The facts that decide which transports a primary offers.
 pub(crate) struct Setting<'a> {
     pub(crate) config: &'a ServerConfig,
     /// The device that is served on, and its name. Its host says whether it holds the memory.
@@ -73,7 +73,8 @@ pub(crate) struct Setting<'a> {
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) transport: Arc<dyn Transport>,
-    /// Where its clients come, nonblocking; `None`: to the port of the control connections.
+    /// The socket to which its clients connect, nonblocking. `None`: they connect to the port of
+    /// the control connections.
     pub(crate) listener: Option<UnixListener>,
 }
 
@@ -127,7 +128,7 @@ pub(crate) trait Transport: Debug + Send + Sync {
         Box::pin(std::future::ready(Some(connection)))
     }
 
-    /// Makes what a client needs to attach, before the command thread takes it.
+    /// Makes the resources with which a client attaches, before the command thread takes it.
     fn admit<'a>(
         &'a self,
         attach: &'a Attach,
@@ -136,15 +137,15 @@ pub(crate) trait Transport: Debug + Send + Sync {
     ) -> Admitting<'a>;
 }
 
-/// What a transport has made for a client.
+/// The resources that a transport has made for a client.
 pub(crate) struct Admitted {
     /// The process at the other end, if it will map the memory.
     pub(crate) process: Option<Peer>,
-    /// Makes the pump that carries its frames over the connection.
+    /// Makes the pump that carries the client's frames over the connection.
     pub(crate) pump: MakePump,
 }
 
-/// Makes the pump of a connection, from what was made for the client before.
+/// Makes the pump of a connection, from the resources that were made for its client.
 pub(crate) type MakePump = Box<dyn FnOnce(Box<dyn Line>) -> Box<dyn Pump> + Send>;
 
 /// A client that wants to attach, on its way to the command thread.
@@ -155,7 +156,7 @@ pub(crate) struct Guest {
     kind: FabricKind,
     /// The process at the other end, if it will map the memory.
     pub(crate) process: Option<Peer>,
-    /// What the peer has shown in its TLS handshake.
+    /// The certificate that the peer has shown in its TLS handshake.
     pub(crate) shown: Option<Arc<Shown>>,
     pub(crate) pump: Box<dyn Pump>,
     /// When the client stops waiting for the answer.
@@ -186,7 +187,7 @@ impl Guest {
         now >= self.deadline
     }
 
-    /// What membership must know about the client.
+    /// The facts about the client that membership must know.
     pub(crate) fn joining(&self) -> Joining {
         let joining = match &self.process {
             Some(peer) => Joining::by(self.kind, peer.pid, peer.process.is_known()),
@@ -199,7 +200,7 @@ impl Guest {
 /// The process at the other end of a connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Its process id, which tells whether the process is known already.
+    /// The process id, which tells whether the process is known already.
     pub(crate) pid: Option<i32>,
     /// Tells whether the process has ended; shared by all clients of the process.
     pub(crate) process: Arc<PeerProcess>,
@@ -231,8 +232,8 @@ pub(crate) trait Pump: Debug + Send {
     /// The connection has ended.
     fn receive(&mut self, input: &mut FrameBuffer) -> io::Result<bool>;
 
-    /// Receives although nothing was reported; returns whether the client is to get a turn. A later
-    /// event for the same bytes finds nothing.
+    /// Receives although no event was reported; returns whether the client is to get a turn. The
+    /// event may still come later, and then finds nothing to receive.
     fn peek(&mut self, input: &mut FrameBuffer) -> bool;
 
     /// Sends as much as the client takes; an event or an arrival reports when it takes more.

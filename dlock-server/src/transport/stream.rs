@@ -19,7 +19,7 @@ use crate::host::memory::Memory;
 /// Tells the client that it is attached, and hands it the memory that it shares.
 pub(super) type Welcome = fn(&mut dyn Line, &Attached, ClientId, &mut Memory) -> io::Result<()>;
 
-/// A connection, and what the poll has reported of it.
+/// A connection, and the state of its events.
 #[derive(Debug)]
 pub(crate) struct StreamPump {
     line: Box<dyn Line>,
@@ -27,8 +27,8 @@ pub(crate) struct StreamPump {
     token: Token,
     /// Whether there may be bytes to receive.
     readable: bool,
-    /// Whether the client has closed its side: then receive to the end, however short the reads
-    /// are.
+    /// Whether the client has closed its side. Then the pump receives up to the end, although a
+    /// short read usually means that nothing is left.
     closing: bool,
     /// Whether the poll also reports room to send.
     wants_room: bool,

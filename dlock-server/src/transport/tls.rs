@@ -45,8 +45,8 @@ pub(crate) async fn shake_hands(
             Ok(Shake::Reads) => stream.readable().await?,
             Ok(Shake::Writes) => stream.writable().await?,
             Err(error) => {
-                // send the alert: a stream that was not written to yet does not know that it has
-                // room
+                // a stream that was never written to does not know yet that it has room, so wait
+                // for that and send the alert
                 if session.has_backlog() && stream.writable().await.is_ok() {
                     let _ = session.flush(&mut Now(stream)); // the first error is returned
                 }

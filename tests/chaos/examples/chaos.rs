@@ -29,7 +29,7 @@ use harness::programs::{self, Plan};
 use harness::{renewed, silent};
 
 const STOPPED: u64 = 42;
-/// Between two kills of the primary of leases that are renewed.
+/// The time between two kills of the primary in the program `renewed`.
 const KILL_EVERY: Duration = Duration::from_secs(20);
 
 struct Arguments {
@@ -78,7 +78,7 @@ fn arguments() -> Result<Arguments, String> {
     Ok(all)
 }
 
-/// Runs one plan; whether no rule was broken.
+/// Runs one plan; returns whether no rule was broken.
 fn passes(program: &str, plan: &Plan) -> bool {
     let outcome = programs::run(plan);
     println!("{program} {:?} seed {}: {}", plan.fabric, plan.seed, outcome.summary());
@@ -102,13 +102,13 @@ fn passes(program: &str, plan: &Plan) -> bool {
     outcome.verdict.violations.is_empty() && (program != "fair" || outcome.waits.stalls.is_empty())
 }
 
-/// Silent and dead clients.
+/// Runs the programs with silent or dead clients.
 fn silence(program: &str, number: u64, fabrics: &[FabricChoice]) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for &fabric in fabrics {
         let outcome = match program {
             "silent" => silent::silent(fabric, Duration::from_secs(number)),
-            // over tcp nothing proves that a process has ended
+            // over tcp the primary cannot know that a process has ended
             _ if fabric == FabricChoice::Tcp => continue,
             _ => silent::dead(fabric, number),
         };
@@ -136,7 +136,7 @@ fn silence(program: &str, number: u64, fabrics: &[FabricChoice]) -> ExitCode {
     code
 }
 
-/// Leases that are renewed.
+/// Runs the program with leases that are renewed.
 fn renewals(seconds: u64, seed: u64, fabrics: &[FabricChoice]) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for &fabric in fabrics {
@@ -170,7 +170,7 @@ fn main() -> ExitCode {
     if harness::obey() {
         return ExitCode::SUCCESS;
     }
-    // before the fabrics that a primary offers are asked for
+    // this comes first, because it decides which fabrics a primary offers
     let _ca = std::env::args().any(|arg| arg == "--tls").then(harness::secured::begin);
     let Arguments { program, number, seed, stopped, fabrics } = match arguments() {
         Ok(arguments) => arguments,

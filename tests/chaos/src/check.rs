@@ -19,34 +19,34 @@ use std::collections::{HashMap, HashSet};
 use crate::oracle::Oracle;
 use crate::record::{Granted, Record};
 
-/// A client may say a lease's end early by twice its uncertainty of the server clock, which grows
-/// by little where no answer comes.
+/// A client may report the end of a lease early by twice its uncertainty of the server clock, plus
+/// this time, because the uncertainty grows a little while no answer comes.
 const LOSS_EARLY_NS: u64 = 100_000_000;
-/// Violations told in one verdict.
+/// The most violations that a verdict names.
 const VIOLATIONS_MAX: usize = 20;
 
-/// What holds in one run.
+/// The facts about a run on which its rules depend.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The server clock minus CLOCK_MONOTONIC, at least and at most.
     pub offset_ns: (u64, u64),
-    /// How many locks there are.
+    /// The number of locks.
     pub locks: usize,
-    /// The bound of a call, with what the faults add.
+    /// The most time that a call may take, including the delays by the faults.
     pub call_max_ns: u64,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Broken rules, the first ones.
+    /// The first broken rules.
     pub violations: Vec<String>,
-    /// Grants, re-entries and extensions that were told.
+    /// How often clients were told that they hold a lock: grants, re-entries and extensions.
     pub grants: u64,
-    /// Successes that were overtaken by a stop between the library's last look at the clock and
-    /// the caller's.
+    /// Successes that came too late to be relied on, because the process was stopped between the
+    /// library's last reading of the clock and the caller's.
     pub overtaken: u64,
-    /// Losses that were told.
+    /// How often clients were told that they have lost a lock.
     pub losses: u64,
     /// The longest call, nanoseconds.
     pub longest_ns: u64,
@@ -62,7 +62,7 @@ fn end_of(until_ns: Option<u64>, rules: &Rules) -> (u64, u64) {
 
 /// Checks the merged logs of all clients of one primary.
 pub fn check(records: &mut [Record], rules: &Rules) -> Verdict {
-    // what ends comes before what begins at the same moment
+    // of two records with the same time, the end of a hold comes before the beginning of another
     records.sort_by_key(|record| (record.at(), matches!(record, Record::Granted(_))));
     let mut checker = Checker {
         rules,
@@ -82,15 +82,15 @@ pub fn check(records: &mut [Record], rules: &Rules) -> Verdict {
 struct Checker<'a> {
     rules: &'a Rules,
     oracle: Oracle,
-    /// The end of what each client holds.
+    /// The end of the lease for each client (`who`) and lock that it holds.
     leases: HashMap<(u64, usize), u64>,
     /// Clients that have not left.
     present: HashSet<u64>,
-    /// How often locks may have been made anew: who is the only client of one, releases it and gets
-    /// it again, gets another, whose tickets count from 0.
+    /// How often locks may have been made anew. If the only client of a lock releases the lock id
+    /// and gets one for the same name again, that is a new lock, whose tickets count from 0.
     lives: u32,
-    /// For each lock: which making of it, as `lives` and the epoch of the primary, and the largest
-    /// ticket (a place in its queue) that was seen of that making.
+    /// For each lock: in which making its tickets count (`lives` and the primary's epoch), and the
+    /// largest ticket number that was seen in it.
     numbers: HashMap<usize, ((u32, u64), u32)>,
     verdict: Verdict,
 }
@@ -147,7 +147,7 @@ impl Checker<'_> {
         self.verdict.grants += 1;
         let (until, latest) = end_of(granted.until_ns, self.rules);
         if latest <= after {
-            // the library has looked after its last answer, and the lease ran then
+            // the library has read its clock after its last answer, while the lease still ran
             match granted.checked != 0 && granted.checked < until {
                 true => self.verdict.overtaken += 1,
                 false => self.violated(|| {
@@ -176,7 +176,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The number of a ticket of which the low 16 bits are known: near the largest of the lock.
+    /// The full number of a ticket of which the low 16 bits are known: the number that is nearest
+    /// to the largest one of the lock.
     fn unwrapped(&mut self, lock: usize, occupant: (u32, u64), low: u16) -> u32 {
         let first = (occupant, 1 << 16 | u32::from(low));
         let last = self.numbers.entry(lock).or_insert(first);

@@ -35,21 +35,23 @@ use parking_lot::Mutex;
 
 use crate::rng::Rng;
 
-/// The longest delay: longer than the leases of the programs.
+/// The longest delay, which is longer than the leases of the programs.
 pub const DELAY_MAX: Duration = Duration::from_millis(2_500);
-/// How long a request that was swallowed is waited for before the break is noticed.
+/// How long a caller waits for the reply to a swallowed request before it is told of the break.
 const SWALLOWED_WAIT: Duration = Duration::from_millis(20);
-/// Numbers of requests that were swallowed; an executor counts from 0.
+/// Numbers above this belong to swallowed requests; the numbers of an executor count from 0.
 const SWALLOWED: u64 = 1 << 62;
 
 thread_local! {
-    /// What the library has read of its clock since the last answer; 0: nothing.
+    /// The library's last reading of its clock in this thread, if no answer has come since; 0:
+    /// none.
     static CHECKED: Cell<u64> = const { Cell::new(0) };
-    /// The largest uncertainty of the server clock that it has read.
+    /// The largest uncertainty of the server clock in these readings.
     static UNSURE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What this thread's library has read of its clock last, if that was after its last answer.
+/// The last reading of the clock by the library in this thread, if no answer has come since; 0:
+/// none.
 pub fn checked_ns() -> u64 {
     CHECKED.get()
 }
@@ -65,7 +67,7 @@ fn has_read(now: &Now) {
     UNSURE.set(UNSURE.get().max(now.uncertainty_ns));
 }
 
-/// How often what is injected, in thousandths.
+/// How often each fault is injected, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// A delay of up to 3 ms.
@@ -74,7 +76,7 @@ pub struct Rates {
     pub long: u32,
     /// A lost outcome.
     pub lost: u32,
-    /// Something that comes late.
+    /// A reply, completion or flush that comes late.
     pub late: u32,
     /// A request sent twice.
     pub twice: u32,
@@ -83,7 +85,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// One of several mixtures.
+    /// A random one of several mixtures.
     pub fn drawn(rng: &mut Rng) -> Self {
         let all = Self { delay: 50, long: 1, lost: 10, late: 30, twice: 100, breaks: 2 };
         match rng.below(5) {
@@ -107,30 +109,32 @@ enum Fate {
 
 struct State {
     rng: Rng,
-    /// Chains that are executed before the next thing.
+    /// Chains that are executed before the client's next operation.
     later: Vec<Chain>,
-    /// Replies that have come, and when they may be seen.
+    /// Replies that have come, each with the time before which the client does not see it.
     replies: HashMap<Seq, (Instant, Reply)>,
-    /// Posted chains whose outcome is lost, or comes no earlier than then.
+    /// Posted chains whose outcome is lost; in `held`, those whose outcome is not visible before
+    /// this time.
     lost: HashSet<Seq>,
     held: HashMap<Seq, Instant>,
     swallowed: u64,
 }
 
-/// The executor.
+/// An executor that injects faults into another one.
 pub struct Faulty {
     inner: Arc<dyn Executor>,
     rates: Rates,
     state: Mutex<State>,
-    /// What is sent is swallowed, and soon everything is refused.
+    /// A break has begun: messages are swallowed, and soon all operations are refused.
     is_breaking: AtomicBool,
     is_broken: AtomicBool,
-    /// What passes is written here.
+    /// The file in which all operations are logged.
     trace: Option<File>,
 }
 
 impl Faulty {
-    /// Injects faults by this seed; without rates it only notes when the clock is read.
+    /// Injects faults, chosen by this seed. With all rates 0, it only records when the clock is
+    /// read.
     pub fn new(inner: Arc<dyn Executor>, seed: u64, rates: Rates) -> Self {
         let state = State {
             rng: Rng::new(seed),
@@ -144,19 +148,19 @@ impl Faulty {
         Self { inner, rates, state: Mutex::new(state), is_breaking, is_broken, trace: None }
     }
 
-    /// The same, and writes down what passes.
+    /// The same executor, which also logs all operations in this file.
     pub fn traced(self, trace: File) -> Self {
         Self { trace: Some(trace), ..self }
     }
 
     fn trace(&self, what: impl FnOnce() -> String) {
         if let Some(mut trace) = self.trace.as_ref() {
-            // a trace that cannot be written is none
+            // a failure to write the trace is ignored
             let _ = trace.write_all(format!("{} {}\n", boot_ns(), what()).as_bytes());
         }
     }
 
-    /// Everything is refused until a reinit.
+    /// Whether all operations are refused, which lasts until a reinit.
     pub fn is_broken(&self) -> bool {
         self.is_broken.load(SeqCst)
     }
@@ -183,20 +187,20 @@ impl Faulty {
         Duration::from_millis(self.drawn_below(max))
     }
 
-    /// Begins a break now and then; whether there is one.
+    /// Begins a break at random; returns whether the executor is broken.
     fn breaks(&self) -> bool {
         if self.is_breaking.load(SeqCst) {
             self.is_broken.store(true, SeqCst);
         } else if self.chance(self.rates.breaks) {
             self.is_breaking.store(true, SeqCst);
             self.trace(|| "breaks".into());
-            // at once, or after something was swallowed
+            // refuse operations at once, or only after one was swallowed
             self.is_broken.store(self.chance(500), SeqCst);
         }
         self.is_broken()
     }
 
-    /// What was to take effect later does so.
+    /// Executes the chains that were to be executed later.
     fn catch_up(&self) {
         let later = std::mem::take(&mut self.state.lock().later);
         if self.is_broken() {
@@ -222,7 +226,7 @@ impl Faulty {
         }
     }
 
-    /// Executes chains up to one, from which on they have another fate.
+    /// Executes chains. All of them pass, or those from a random one on have another fate.
     fn execute_some<C, O: Copy + std::fmt::Debug>(
         &self,
         (chains, outcomes): (&[C], &mut [O]),
@@ -262,7 +266,7 @@ impl Faulty {
         Seq(SWALLOWED + state.swallowed)
     }
 
-    /// A reply that has come, now or when its time has come.
+    /// Returns a reply if its time comes within `wait`; otherwise keeps it until then.
     fn hand_over(&self, seq: Seq, wait: Duration, due: Instant, reply: Reply) -> Option<Reply> {
         let left = due.saturating_duration_since(Instant::now());
         sleep(left.min(wait));
@@ -275,8 +279,8 @@ impl Faulty {
     }
 }
 
-/// Whether a repetition of a request changes nothing. One of `Resolve` would: a later chain may
-/// overtake it, and what that does would be undone.
+/// Whether a repetition of a request changes nothing. A repeated `Resolve` would: a later chain may
+/// overtake the repetition, which then undoes what the chain did.
 fn is_repeatable(request: &Request) -> bool {
     matches!(request, Request::Ping | Request::Wake { .. })
         || matches!(request, Request::Abandon { .. } | Request::Cancel { .. })

@@ -11,38 +11,38 @@ use dlock_core::clock::NS;
 use dlock_core::lock::TimeOut;
 use dlock_core::wire::message::Mode;
 
-/// A client was told that it holds a lock, or that its hold goes on.
+/// A client was told that it holds a lock, or that its hold continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The client: the worker's number, and how often it has joined.
+    /// The client: the number of the worker, and how often it has joined.
     pub who: u64,
     /// The number of the lock.
     pub lock: usize,
-    /// How it is held.
+    /// The mode of the hold.
     pub mode: Mode,
-    /// When the call began.
+    /// The time at which the call began.
     pub before: u64,
-    /// Read right after it returned.
+    /// The time right after the call returned.
     pub after: u64,
-    /// The end of the lease as it was told, nanoseconds since 1970 on the server clock; `None`: no
-    /// lease.
+    /// The end of the lease as the client was told, nanoseconds since 1970 on the server clock;
+    /// `None`: the hold has no lease.
     pub until_ns: Option<u64>,
-    /// The lease that was asked for, seconds; 0: none was.
+    /// The lease that the call asked for, seconds; 0: it asked for none.
     pub asked_s: u32,
-    /// Fair locks, at the first grant: the exclusive tickets that were served before.
+    /// At the first grant of a fair lock: how many exclusive tickets were done before.
     pub ticket: Option<u16>,
-    /// What the library itself read last of its clock, after the last answer it had; 0: nothing.
+    /// The library's own last reading of its clock, after the last answer that it got; 0: none.
     pub checked: u64,
-    /// The incarnation of the primary, in which tickets count.
+    /// The epoch of the primary; tickets count within one epoch.
     pub epoch: u64,
 }
 
 /// One line of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// It holds the lock.
+    /// A client was told that it holds the lock.
     Granted(Granted),
-    /// Its release began, or an operation whose effect is not known.
+    /// The client's release began; or an operation began whose effect is not known.
     Ended {
         /// The client.
         who: u64,
@@ -51,40 +51,40 @@ pub enum Record {
         /// When.
         at: u64,
     },
-    /// It was told that it does not hold the lock any more.
+    /// The client was told that it does not hold the lock any more.
     Lost {
         /// The client.
         who: u64,
         /// The lock.
         lock: usize,
-        /// When the call that told it returned.
+        /// When the call returned.
         at: u64,
         /// The largest uncertainty of the server clock that the library has read in the call.
         unsure_ns: u64,
     },
-    /// A call that took long.
+    /// A call took long.
     Long {
         /// The client.
         who: u64,
         /// The lock.
         lock: usize,
-        /// When it began.
+        /// When the call began.
         before: u64,
-        /// When it returned.
+        /// When the call returned.
         after: u64,
     },
-    /// It asked for a lock again and again until it had it.
+    /// A client asked for a lock again and again until it had the lock.
     Waited {
         /// The client.
         who: u64,
         /// The lock.
         lock: usize,
-        /// When it began to ask.
+        /// When the client began to ask.
         from: u64,
-        /// When it was told that it holds the lock.
+        /// When the client was told that it holds the lock.
         to: u64,
     },
-    /// It has left, or was killed after this moment.
+    /// The client has left, or its process was killed after this moment.
     Gone {
         /// The client.
         who: u64,
@@ -94,7 +94,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// When it counts.
+    /// The time by which records are sorted.
     pub fn at(&self) -> u64 {
         match *self {
             Self::Granted(Granted { after, .. }) => after,
@@ -104,7 +104,7 @@ impl Record {
         }
     }
 
-    /// Which client's it is.
+    /// The client of this record.
     pub fn who(&self) -> u64 {
         match *self {
             Self::Granted(Granted { who, .. }) => who,
@@ -156,7 +156,7 @@ impl Record {
     }
 }
 
-/// Each line ends with a 0, so that a torn one is known.
+/// Each line ends with a 0, so that a torn line can be recognised.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

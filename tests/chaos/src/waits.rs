@@ -13,23 +13,23 @@ use std::collections::HashMap;
 
 use crate::record::{Granted, Record};
 
-/// A scheduler's delays on a busy machine, nanoseconds: no wait below this is looked at. A wake
-/// that is lost costs a lease, or the grace of two seconds.
+/// Delays by the scheduler of a busy machine, nanoseconds: shorter waits are not judged. A lost
+/// wake-up costs more than this: a lease, or the grace of two seconds.
 pub const NOISE_NS: u64 = 1_000_000_000;
-/// A wait may be this many times the longest hold in front of it, for each hold in front.
+/// How many times the longest hold in front of it a wait may take, for each hold in front.
 pub const FACTOR: u64 = 3;
 
-/// What the waits of one run were like.
+/// The waits of one run.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
-    /// How many there were.
+    /// How many waits there were.
     pub count: u64,
-    /// The longest, nanoseconds.
+    /// The longest wait, nanoseconds.
     pub longest_ns: u64,
-    /// Longer than [`FACTOR`] times the longest single hold in front of them, and than
-    /// [`NOISE_NS`].
+    /// How many waits took longer than [`NOISE_NS`], and than [`FACTOR`] times the longest single
+    /// hold in front of them.
     pub over_one_hold: u64,
-    /// Those that are too long even for all holds in front of them.
+    /// The waits that took too long even for all holds in front of them together.
     pub stalls: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ struct Hold {
     to: u64,
 }
 
-/// Looks at all waits; `records` are in the order of time.
+/// Judges all waits; `records` are in the order of time.
 pub fn judge(records: &[Record]) -> Waits {
     let holds = holds(records);
     let mut waits = Waits::default();
@@ -77,7 +77,7 @@ pub fn judge(records: &[Record]) -> Waits {
     waits
 }
 
-/// The holds, from being told of them to the call of the release.
+/// The holds. Each lasts from the return of the call that told of it to the call of the release.
 fn holds(records: &[Record]) -> Vec<Hold> {
     let mut open: HashMap<(u64, usize), u64> = HashMap::new();
     let mut holds = Vec::new();
@@ -105,7 +105,7 @@ fn holds(records: &[Record]) -> Vec<Hold> {
     holds
 }
 
-/// How much of a span the lock was held.
+/// For how long within a span the lock was held.
 fn covered(holds: &[&Hold], from: u64, to: u64) -> u64 {
     let mut spans: Vec<_> = holds.iter().map(|h| (h.from.max(from), h.to.min(to))).collect();
     spans.sort_unstable();

@@ -11,23 +11,23 @@ use harness::programs::{self, Plan};
 use harness::{fabrics, obey};
 use harness::{renewed, silent};
 
-/// A run with faults takes this long, if nothing else is said.
+/// The time of a run with faults, unless `CHAOS_SECONDS` is set.
 const SECONDS: u64 = 20;
-/// Stops of waiting processes on each fabric, and the processes that are stopped.
+/// How often waiting processes are stopped on each fabric; and the number of these processes.
 const STOPS: (u64, u64) = (30, 12);
-/// Kills of clients, and stops of the primary, on each fabric.
+/// How often clients are killed, and the primary is stopped, on each fabric.
 const KILLS: u64 = 10;
 const FROZEN: u64 = 4;
-/// Kills of the primary, each with a successor, on each fabric.
+/// How often the primary is killed on each fabric; each time a successor follows.
 const FAILOVERS: u64 = 6;
-/// Stops of a primary that loses its place to another meanwhile, on each fabric.
+/// How often a primary is stopped and loses its place to another one, on each fabric.
 const DEPOSED: u64 = 4;
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Not a test by itself: the processes of the others.
+/// Not a real test: the child processes of the other tests run this.
 #[test]
 fn child_that_obeys_its_parent() {
     obey();

@@ -8,12 +8,12 @@ use dlock_client::FabricChoice;
 use harness::programs::{self, Plan};
 use harness::{obey, secured};
 
-/// Kills of the primary, each with a successor.
+/// How often the primary is killed; each time a successor follows.
 const FAILOVERS: u64 = 4;
-/// Stops of a primary that loses its place to another meanwhile.
+/// How often a primary is stopped and loses its place to another one.
 const DEPOSED: u64 = 2;
 
-/// Not a test by itself: the processes of the other.
+/// Not a real test: the child processes of the other test run this.
 #[test]
 fn child_that_obeys_its_parent() {
     obey();

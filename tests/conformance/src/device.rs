@@ -21,7 +21,7 @@ use mio::unix::SourceFd;
 
 use crate::primary::lock;
 
-/// The longest sleep of the service, which nothing depends on.
+/// The longest sleep of the service thread. No test depends on it.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// Whether this host has an RDMA port that can be used; if not, says why, or fails if there must
@@ -34,15 +34,15 @@ pub fn has_device() -> bool {
     false
 }
 
-/// What is done for clients.
+/// The work of a test primary for its clients.
 pub(crate) trait Primary: Send + Sync + Sized + 'static {
-    /// What a client has.
+    /// The state that the primary keeps for a client.
     type Session: Send;
 
-    /// Attaches one client, and ends what it has when its liveness connection ends.
+    /// Attaches a client. When its liveness connection ends, releases what the client has.
     fn serve(&self, device: &Device<Self>, stream: &mut TcpStream) -> io::Result<()>;
 
-    /// Something has come for it.
+    /// Handles an arrival for the session.
     fn arrived(&self, session: &mut Self::Session, arrival: &Arrival) -> io::Result<()>;
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Running<P: Primary> {
     next_client: AtomicU32,
 }
 
-/// What its threads share.
+/// The data that the threads of a primary share.
 pub(crate) struct Device<P: Primary> {
     pub(crate) primary: P,
     pub(crate) host: Arc<VerbsHost>,
@@ -118,7 +118,7 @@ fn spawn<T: Send + Sync + 'static>(
 }
 
 impl<P: Primary> Device<P> {
-    /// What arrives at these queue pairs is for this session from now on.
+    /// From now on, arrivals at these queue pairs are handed to this session.
     pub(crate) fn enter(&self, ids: &[PeerId], session: P::Session) -> Arc<Mutex<P::Session>> {
         let session = Arc::new(Mutex::new(session));
         for &id in ids {
@@ -127,7 +127,7 @@ impl<P: Primary> Device<P> {
         session
     }
 
-    /// Nothing is for it any more.
+    /// From now on, arrivals at these queue pairs are ignored.
     pub(crate) fn leave(&self, ids: &[PeerId]) {
         for id in ids {
             lock(&self.sessions).remove(id);
@@ -150,7 +150,7 @@ impl<P: Primary> Device<P> {
         }
     }
 
-    /// What a primary's command thread does with its device.
+    /// Serves the device until the primary stops, in the way of a command thread.
     fn service(&self) -> io::Result<()> {
         let mut poll = mio::Poll::new()?;
         let fd = self.host.fd().as_raw_fd();
@@ -185,7 +185,7 @@ impl<P: Primary> Device<P> {
     }
 }
 
-/// The first frame of a connection, which must attach over this fabric.
+/// Reads the first frame of a connection, which must be an `Attach` over this fabric.
 pub(crate) fn first_attach(
     fabric: FabricKind,
     mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -205,7 +205,7 @@ pub(crate) fn first_attach(
     }
 }
 
-/// How a liveness connection has ended, by what was read from it.
+/// How a liveness connection has ended; `read`: the result of the read from it.
 pub(crate) fn ended(read: io::Result<usize>) -> io::Result<()> {
     match read {
         Ok(0) => Ok(()),

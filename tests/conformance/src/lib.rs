@@ -28,27 +28,27 @@ pub mod sim;
 pub mod suite;
 pub mod verbs;
 
-/// Slots a fixture's clients may operate on, all zero at first.
+/// The number of slots on which a fixture's clients may operate; all words are zero at first.
 pub const SLOTS: u32 = 64;
-/// Entries of every client's ledger that it may write.
+/// The number of entries that a client may write in its ledger.
 pub const HANDLES: u32 = 64;
 
 /// A client of the memory under test.
 pub struct Client {
-    /// Who it is.
+    /// The id of the client.
     pub id: ClientId,
-    /// Its executor.
+    /// The executor of the client.
     pub executor: Box<dyn Executor>,
 }
 
-/// Where the words are that the suite uses.
+/// The places of the words and entries that the suite uses.
 pub trait Layout: Sync {
-    /// The words the suite calls slot `n`.
+    /// The word that the suite calls slot `n`.
     fn addr(&self, n: u32) -> WordAddr {
         WordAddr::new(Slot(n), Word::W0)
     }
 
-    /// The entry the suite calls handle `n`.
+    /// The entry that the suite calls handle `n`.
     fn handle(&self, n: u32) -> Handle {
         Handle(n)
     }
@@ -65,7 +65,7 @@ pub struct Direct;
 
 impl Layout for Direct {}
 
-/// One memory, and any number of clients.
+/// A memory under test, with any number of clients.
 pub trait Fixture: Layout {
     /// A new client that may use slots and handles 0 to [`SLOTS`] and [`HANDLES`].
     fn client(&self) -> Client;
@@ -89,14 +89,14 @@ pub trait Fixture: Layout {
         Request::Cancel { handle: self.handle(n), wait: WaitNumber(n) }
     }
 
-    /// What another process needs to become a client; `None` if none can.
+    /// A text with which another process can become a client; `None`: it cannot.
     fn invitation(&self) -> Option<String> {
         None
     }
 }
 
-/// One test for every property, in a module of the executor's name. A fixture that is an
-/// `Option` may be missing: its tests do nothing then.
+/// Makes a test of each property, in a module with the executor's name. `optional`: the fixture is
+/// an `Option`, and without one the tests do nothing.
 #[macro_export]
 macro_rules! conformance {
     ($module:ident, $fixture:expr) => {

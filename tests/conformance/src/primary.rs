@@ -30,7 +30,7 @@ use crate::{sealed, verbs, Client, Fixture, Layout, HANDLES, SLOTS};
 
 /// Server clock minus CLOCK_BOOTTIME of every test primary.
 pub const CLOCK_OFFSET_NS: u64 = 1_000_000 * NS;
-/// This test primary has no device.
+/// The panic of this primary if a device is needed, which it does not have.
 const NO_DEVICE: &str = "only `verbs::VerbsPrimary` and `sealed::SealedPrimary` have a device";
 /// The secret of every test client.
 pub const SECRET: Secret = Secret(*b"conformance test");
@@ -123,7 +123,7 @@ impl TestPrimary {
     }
 }
 
-/// What a test client says to attach.
+/// The `Attach` of a test client.
 pub fn attach(client: ClientId) -> Attach {
     Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None }
 }
@@ -180,7 +180,7 @@ impl Fixture for TestPrimary {
 impl Drop for TestPrimary {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // Both acceptors look at `stopping` after a connection.
+        // both acceptors look at `stopping` after they have accepted a connection
         drop((net::connect_abstract(&self.name), net::connect(self.addr)));
         for acceptor in self.acceptors.drain(..) {
             let _ = acceptor.join();
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     fn close(&self) {
-        // Already closed is closed, too.
+        // a connection that is closed already is fine, too
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
@@ -259,7 +259,7 @@ fn accept_tcp(shared: &Arc<Shared>, listener: &TcpListener) {
 
 fn serve(shared: &Arc<Shared>, connection: Connection) {
     let Ok(again) = connection.again() else { return };
-    // Whom the thread has let in must be found by `disconnect_all`.
+    // `disconnect_all` must find every client that a thread has let in
     let mut connections = lock(&shared.connections);
     let thread = spawn(shared, move |shared| {
         let mut session = Session { connection, client: None, desk: Desk::default() };

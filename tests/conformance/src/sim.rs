@@ -22,7 +22,7 @@ pub struct SimFabric {
     shared: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// Everything there is.
+/// The whole state.
 pub struct State {
     words: Vec<u64>,
     ledgers: HashMap<ClientId, Vec<u64>>,
@@ -30,7 +30,7 @@ pub struct State {
     messages: VecDeque<(ClientId, Seq, Request)>,
     /// Requests that the primary has read and not answered.
     waiting: Vec<(ClientId, Seq, Request)>,
-    /// By client and number: expected, and come or not.
+    /// The replies that are expected, by client and number. `None`: the reply has not come.
     replies: HashMap<(ClientId, Seq), Option<Reply>>,
     last_seq: u64,
 }
@@ -50,7 +50,7 @@ impl Default for State {
 }
 
 impl SimFabric {
-    /// Everything, locked.
+    /// The whole state, locked.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.shared.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -193,7 +193,7 @@ impl State {
         Outcome::Done(values)
     }
 
-    /// The primary reads all messages; whether anything was answered.
+    /// Has the primary read all messages. Returns whether there were any.
     fn deliver(&mut self) -> bool {
         let mut answered = false;
         while let Some((client, seq, request)) = self.messages.pop_front() {

@@ -18,11 +18,12 @@ use dlock_fabric::os::wake::{Wake, Watched};
 
 use crate::{Fixture, Layout};
 
-/// Longer than anything here can take on a loaded machine.
+/// A time in which every call ends, even on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Threads where several are called for.
+/// The number of threads, for properties that need several.
 pub const THREADS: u32 = 8;
-/// Where parties of the contended properties say that they are ready, and are told to start.
+/// The word at which the parties of a contended property count that they are ready; at the other
+/// one they are told to start.
 const READY: u32 = 62;
 const START: u32 = 63;
 
@@ -136,7 +137,7 @@ pub fn a_full_batch_is_executed_in_order(fixture: &dyn Fixture) {
     }
 }
 
-/// No chains, no outcomes, no harm.
+/// An empty batch has no outcomes, and does no harm.
 pub fn an_empty_batch_is_nothing(fixture: &dyn Fixture) {
     let client = fixture.client();
     client.executor.execute(&[], &mut [], PATIENCE);
@@ -184,7 +185,7 @@ pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, addr), 6);
 }
 
-/// What one client notes is in its own ledger alone.
+/// A client's notes reach only its own ledger.
 pub fn notes_reach_only_the_own_ledger(fixture: &dyn Fixture) {
     let clients = [fixture.client(), fixture.client(), fixture.client()];
     for (value, client) in (1..).zip(&clients) {
@@ -234,7 +235,7 @@ pub fn a_ping_tells_the_time(fixture: &dyn Fixture) {
     }
 }
 
-/// Asking for what was never sent, or was had already, costs no time.
+/// If a reply was never asked for, or was returned already, a call for it returns at once.
 pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
     let client = fixture.client();
     let started = Instant::now();
@@ -246,8 +247,9 @@ pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
     assert!(started.elapsed() < PATIENCE);
 }
 
-/// A listener hears of an answer that no thread waits for, by the inputs or by a call, and the
-/// answer is there then; also if another was waited for meanwhile.
+/// A client that listens is told of an answer for which no thread waits: by an input, or by the
+/// call. After that the answer is there. This also holds if a thread waits for another answer
+/// meanwhile.
 pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
     let client = fixture.client();
     let exec = &*client.executor;
@@ -283,8 +285,8 @@ pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
     exec.listen(None).unwrap();
 }
 
-/// Eight threads of one client wait for eight different replies, each gets its own, and chains
-/// of the same client go on meanwhile.
+/// Eight threads of one client wait for eight replies. Each gets its own, and chains of the client
+/// are executed meanwhile.
 pub fn replies_go_to_those_who_asked(fixture: &dyn Fixture) {
     let client = fixture.client();
     let exec = &*client.executor;
@@ -304,7 +306,7 @@ pub fn replies_go_to_those_who_asked(fixture: &dyn Fixture) {
             });
         }
         all_sent.wait();
-        // Neither the order of sending nor its reverse.
+        // the order is neither that of sending nor its reverse
         for n in (0..THREADS).map(|n| (n * 5 + 3) % THREADS) {
             run(exec, Chain::one(faa(fixture.addr(0), 1)));
             unblocked[n as usize].store(true, Ordering::SeqCst);
@@ -315,7 +317,7 @@ pub fn replies_go_to_those_who_asked(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, fixture.addr(0)), u64::from(THREADS));
 }
 
-/// A reply that comes after it was given up disturbs no other call.
+/// A reply that comes after its caller has given up does not disturb other calls.
 pub fn forgotten_replies_do_no_harm(fixture: &dyn Fixture) {
     let client = fixture.client();
     let exec = &*client.executor;
@@ -331,7 +333,8 @@ pub fn forgotten_replies_do_no_harm(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, fixture.addr(0)), u64::from(THREADS));
 }
 
-/// Operations of one party: enough that the parties overlap, however quick the executor is.
+/// The number of operations of each party: enough that the parties overlap, even if the executor is
+/// fast.
 fn rounds(executor: &dyn Executor) -> u64 {
     if executor.reads_are_free() {
         50_000
@@ -340,7 +343,8 @@ fn rounds(executor: &dyn Executor) -> u64 {
     }
 }
 
-/// What a thread or a process of its own does in the contended properties, once all are ready.
+/// The work of one party, a thread or a separate process, in the contended properties. Begins when
+/// all parties are ready.
 pub fn contend<L: Layout + ?Sized>(layout: &L, executor: &dyn Executor) {
     run(executor, Chain::one(faa(layout.addr(READY), 1)));
     while run(executor, Chain::one(read(layout.addr(START)))) == [0] {
@@ -361,7 +365,7 @@ pub fn contend<L: Layout + ?Sized>(layout: &L, executor: &dyn Executor) {
     }
 }
 
-/// Starts the parties when all of them are ready.
+/// Waits until all parties are ready, and starts them.
 pub fn start_together(fixture: &dyn Fixture, parties: u32) {
     let deadline = Instant::now() + PATIENCE;
     while word(fixture, fixture.addr(READY)) < u64::from(parties) {
@@ -371,7 +375,7 @@ pub fn start_together(fixture: &dyn Fixture, parties: u32) {
     fixture.memory(&mut |memory| memory.set(fixture.addr(START), 1));
 }
 
-/// Nothing was lost or doubled when all parties have [`contend`]ed.
+/// Checks that no operation was lost or executed twice, after all parties have run [`contend`].
 pub fn contended(fixture: &dyn Fixture, parties: u32) {
     let client = fixture.client();
     let total = u64::from(parties) * rounds(&*client.executor);

@@ -25,7 +25,7 @@ conformance!(sealed, optional dlock_conformance::sealed::SealedPrimary::start())
 const INVITATION: &str = "DLOCK_CONFORMANCE_INVITATION";
 const PROCESSES: u32 = 4;
 
-/// Not a test by itself: what the other processes of the tests below run.
+/// Not a real test: the child processes of the tests below run this.
 #[test]
 fn worker() {
     let Ok(invitation) = std::env::var(INVITATION) else { return };

@@ -23,12 +23,12 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::{stream::handshake, CpuMemory, FabricError, ShmExecutor, TcpExecutor};
 
-/// All of which the primary's end can be played here.
+/// The fabrics for which a test can play the primary.
 fn kinds() -> impl Iterator<Item = FabricKind> {
     FabricKind::without_device()
 }
 
-/// Much less than [`PATIENCE`], which a call that is not ended would take.
+/// A time much shorter than [`PATIENCE`], which a call would take if it were not ended.
 const PROMPTLY: Duration = Duration::from_secs(20);
 
 fn me() -> ClientId {
@@ -80,8 +80,8 @@ fn rogue_handshake(kind: FabricKind, far: OwnedFd) -> std::fs::File {
         until: UNLIMITED,
     };
     let deadline = Instant::now() + PATIENCE;
-    // The mappings of the client keep the memory; its gate is closed when `memory` is dropped,
-    // which no message depends on.
+    // The client's mappings keep the memory when `memory` is dropped. That closes the client's
+    // gate, on which no message depends.
     let mut memory = CpuMemory::create(4, 4).expect("memory");
     let shared = (kind == FabricKind::Shm).then(|| memory.share(me()).expect("a ledger"));
     handshake::answer(stream.as_fd(), &attached, shared.as_ref(), deadline).expect("an answer");
@@ -107,7 +107,8 @@ fn a_lost_connection_ends_every_wait_at_once() {
                     let mut outcomes = [Outcome::Unknown; 2];
                     executor.execute(&[faa(), faa()], &mut outcomes, PATIENCE);
                     for outcome in outcomes {
-                        // Sent and lost, or found closed before it was sent.
+                        // the chain was lost after it was sent, or the executor found the
+                        // connection closed before
                         let lost = matches!(outcome, Outcome::Unknown | Outcome::Refused(_));
                         assert!(lost, "{outcome:?}");
                     }
@@ -164,14 +165,14 @@ fn garbage() -> Vec<Vec<u8>> {
         frame(&Frame::Note(Handle(1), LedgerEntry::new())),
         frame(&Frame::Attach(attach(me()))),
     ];
-    // A header that announces too much, and a payload cut short within a whole frame.
+    // a header with a length that is too large, and a frame whose payload is too short
     let mut long = good.clone();
     long[4..8].copy_from_slice(&(FRAME_LEN_MAX as u32).to_le_bytes());
     all.push(long);
     let mut short = good[..good.len() - 1].to_vec();
     short[4..8].copy_from_slice(&((good.len() - 1 - HEADER_LEN) as u32).to_le_bytes());
     all.push(short);
-    // Every byte of the header changed.
+    // each byte of the header is changed once
     for index in 0..4 {
         let mut changed = good.clone();
         changed[index] ^= 0x55;
@@ -191,7 +192,7 @@ fn garbage_breaks_the_session_and_nothing_else() {
             let reply = executor.reply(seq, PATIENCE);
             assert_eq!(reply, Err(Status::BadResponse), "{bytes:02x?}");
             assert_eq!(executor.send(&Request::Ping), Err(Status::BadResponse));
-            // The primary is told, too: its end sees the close after what was sent.
+            // the primary's end sees that the connection was closed after the request
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest);
             assert!(started.elapsed() < PROMPTLY);
@@ -223,7 +224,7 @@ fn an_answer_in_pieces_and_answers_in_heaps_are_understood() {
         let mut all = Vec::new();
         for seq in seqs.iter().rev() {
             codec::encode(&Frame::Reply(*seq, pong), &mut all);
-            // Twice: the second is of no interest.
+            // the second copy of the answer must be ignored
             codec::encode(&Frame::Reply(*seq, pong), &mut all);
         }
         let writer = std::thread::spawn(move || {
@@ -247,7 +248,8 @@ fn whoever_reads_for_all_hands_over_when_it_leaves() {
         let (executor, mut stream) = with_rogue(kind);
         let executor = &*executor;
         let pong = Reply::Pong { at: dlock_core::clock::ServerTime(5) };
-        // Whether the patient one follows from the start is up to the scheduler: several rounds.
+        // the scheduler decides whether the patient thread waits behind another one from the start,
+        // so there are several rounds
         for _ in 0..5 {
             let patient = executor.send(&Request::Ping).unwrap();
             let ready = Barrier::new(THREADS as usize);
@@ -284,7 +286,7 @@ fn whoever_reads_for_all_hands_over_when_it_leaves() {
 fn a_primary_that_does_not_read_holds_nobody_up_and_loses_nothing() {
     let (executor, stream) = with_rogue(FabricKind::Tcp);
     let executor = &*executor;
-    // Four threads send until there is no more room anywhere.
+    // four threads send until the buffers are full
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| send_unread(executor, usize::MAX));
@@ -298,12 +300,13 @@ fn a_primary_that_does_not_read_holds_nobody_up_and_loses_nothing() {
 
 #[test]
 fn what_could_not_be_sent_at_once_is_sent_while_its_answer_is_waited_for() {
-    // Unix sockets: their room is always the same.
+    // Unix sockets always have buffers of the same size
     let connected = || socket_pair(FabricKind::Shm).expect("sockets");
     let (executor, unread) = with_rogue_on(FabricKind::Tcp, connected());
     let batches = send_unread(&*executor, usize::MAX);
     drop((executor, unread));
-    // So many batches, or a few less, leave room in the executor and none in the socket.
+    // after that many batches, or a few less, the executor has room for a request, and the socket
+    // has none
     let (executor, stream) = with_rogue_on(FabricKind::Tcp, connected());
     send_unread(&*executor, batches - 50);
     let seq = executor.send(&Request::Ping).expect("there is room");
@@ -312,8 +315,8 @@ fn what_could_not_be_sent_at_once_is_sent_while_its_answer_is_waited_for() {
     assert_eq!(reader.join().expect("the reader") + 1, seq.0);
 }
 
-/// Sends so many batches, or until there is no more room, to a primary that does not read; how
-/// many were sent.
+/// Sends so many batches to a primary that does not read, or fewer if the buffers are full. Returns
+/// how many were sent.
 fn send_unread(executor: &dyn Executor, count_max: usize) -> usize {
     let chains = [faa().then(WordOp::WriteLedger { handle: Handle(1), value: u64::MAX }); 31];
     for count in 0..count_max {
@@ -330,8 +333,8 @@ fn send_unread(executor: &dyn Executor, count_max: usize) -> usize {
     count_max
 }
 
-/// Reads whole frames in the order of their numbers up to a ping, and answers that; the last
-/// number before it.
+/// Reads frames up to a ping, checks that their numbers follow one another, and answers the ping.
+/// Returns the last number before it.
 fn read_to_ping(mut stream: std::fs::File) -> u64 {
     let pong = Reply::Pong { at: dlock_core::clock::ServerTime(5) };
     let (mut buffer, mut last) = (FrameBuffer::new(), 0);

@@ -36,11 +36,11 @@ const CLIENTS: usize = 3;
 const STEPS_MAX: usize = 300;
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 
-/// A client as the driver knows it.
+/// A client, and the facts about it that the test keeps.
 struct Known {
     client: ClientId,
     seq: u64,
-    /// By lock type.
+    /// The lock grants, by lock type.
     grants: [Option<LockGrant>; 3],
     unanswered: BTreeMap<Seq, Request>,
 }
@@ -53,15 +53,16 @@ struct World {
     next_client: u32,
     wild: bool,
     victim: Option<hostile::Victim>,
-    /// Who has held the atomic lock without an end. If it sets one later, no message tells the
-    /// arbiter: its waiters stay as they were, with no wake-up of their own.
+    /// The client that has held the atomic lock without an end. If it sets an end later, the
+    /// arbiter gets no message about that: the waiters stay as they were, and no wake-up is due for
+    /// them.
     endless: u32,
 }
 
-/// Drives a primary by these choices.
+/// Drives a primary by the choices in these bytes.
 ///
 /// # Panics
-/// If the primary panics or breaks what is said above.
+/// If the primary panics, or breaks a rule in the comment at the top of this file.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut world = World::new(tape.u8());
@@ -76,7 +77,8 @@ pub fn run(data: &[u8]) {
     world.end();
 }
 
-/// Whether its answer may come later: while it comes its channel may end, and then none does.
+/// Whether the answer to this request may come later. If the client's channel ends before that, no
+/// answer comes.
 fn waits(request: &Request) -> bool {
     matches!(request, Request::Wait { .. } | Request::TakeTicket { .. })
 }
@@ -106,7 +108,8 @@ impl World {
         for at in 0..CLIENTS {
             world.join(at);
         }
-        // fair lanes that are about to be high, or about to end
+        // the counters of the fair lock's lanes: some runs begin shortly before they are high, or
+        // shortly before they end
         let lanes = [0, FAIR_DIVERT - 2, FAIR_LANE_END - 2][usize::from(choice >> 1 & 3).min(2)];
         if let Some(slot) = world.slot_of(LockType::Fair) {
             let taken = TakenWord::new().with_mx(lanes).with_ms(lanes).into_bits();
@@ -142,7 +145,8 @@ impl World {
         }
     }
 
-    /// A new client in this place, if it is empty; it gets what it has not got.
+    /// Adds a client at this place if there is none. Gets the locks and the object that the client
+    /// does not have.
     fn join(&mut self, at: usize) {
         if self.clients[at].is_none() {
             self.next_client += 1;
@@ -175,7 +179,8 @@ impl World {
         self.control(client, get);
     }
 
-    /// A new command channel: its requests are numbered on here, and it waits for nothing.
+    /// Attaches a new command channel for the client. The numbers of its requests continue, and no
+    /// answer to an earlier wait comes on it.
     fn attach(&mut self, client: ClientId, fabric: FabricKind) {
         let is_it = |known: &Known| known.client == client;
         if let Some(known) = self.clients.iter_mut().flatten().find(|known| is_it(known)) {
@@ -185,6 +190,7 @@ impl World {
         self.primary.attached(self.now, &mut self.memory, client, fabric, &mut out);
         out.retain(|sent| sent.client != client);
         self.take(out);
+        // a request that is repeated later must have been sent on this channel first, because
         // nothing that was sent before is sent again on it
         if let Some(at) = self.clients.iter().position(|k| k.as_ref().is_some_and(is_it)) {
             if let Some(known) = &mut self.clients[at] {
@@ -240,7 +246,7 @@ impl World {
         let silent = !waits && known.unanswered.contains_key(&seq);
         assert!(!silent, "{request:?} was not answered");
         if matches!(request, Request::Resolve { .. }) {
-            // its waits for this lock are undone without an answer
+            // the client's waits for this lock are undone without an answer
             let handle = request.handle();
             let stays = |r: &Request| r.handle() != handle || *r == request || listens(r);
             known.unanswered.retain(|_, r| stays(r));
@@ -286,7 +292,7 @@ impl World {
         grant.map_or(Handle(which as u32), |grant| grant.handle)
     }
 
-    /// A ticket near those that are out.
+    /// A ticket with numbers close to the present turn.
     fn ticket(&self, tape: &mut Tape<'_>) -> Ticket {
         let choice = tape.u8();
         if choice == 255 {
@@ -305,7 +311,7 @@ impl World {
         })
     }
 
-    /// A chain, executed if the primary permits it, as for a tcp client.
+    /// Executes a chain if the primary permits it, as for a client over tcp.
     fn chain(&mut self, tape: &mut Tape<'_>, at: usize) {
         let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
         let mut chain = Chain::one(self.word_op(tape, at));
@@ -344,7 +350,7 @@ impl World {
         }
     }
 
-    /// A word that a client might want to set.
+    /// A value to which a client might want to set the word.
     fn plausible(&self, tape: &mut Tape<'_>, which: usize, seen: u64, me: u32) -> u64 {
         if tape.below(4) == 0 {
             return 0;
@@ -405,7 +411,7 @@ impl World {
 
     fn fence(&mut self, at: usize) {
         let Some(client) = self.clients[at].as_ref().map(|known| known.client) else { return };
-        // its channels are closed: answers to it go nowhere
+        // the client's channels are closed, so answers to it are dropped
         let mut out = Vec::new();
         self.primary.fenced(client);
         self.primary.tick(self.now, &mut self.memory, &mut out);
@@ -427,7 +433,7 @@ impl World {
         self.take(out);
     }
 
-    /// Changes a word as a process could that maps it.
+    /// Changes a word as a process could that has mapped the memory.
     fn forge(&mut self, tape: &mut Tape<'_>) {
         if !self.wild {
             return;
@@ -436,7 +442,7 @@ impl World {
         self.memory.set(WordAddr::new(slot, Word::W0), tape.u64());
     }
 
-    /// Every answer has a question, once.
+    /// Checks that each answer belongs to a request that was not answered yet.
     fn take(&mut self, out: Vec<Sent>) {
         for sent in out {
             let known = self.clients.iter_mut().flatten().find(|k| k.client == sent.client);
@@ -480,7 +486,8 @@ impl World {
                     } else if word.client() != self.endless {
                         self.endless = 0;
                     }
-                    // waiters are woken by the end of the hold, if it has one
+                    // a word with the waiters bit has an owner, and the end of that hold wakes the
+                    // waiters, if it has an end
                     let owned = word.client() != 0 && (wakes || self.endless != 0);
                     assert!(!word.waiters() || owned, "{lock:?}");
                 }
@@ -517,7 +524,7 @@ impl World {
         self.tick();
     }
 
-    /// A wait on an atomic or a read-write lock that is cancelled is answered.
+    /// Checks that a wait on an atomic or a read-write lock is answered when it is cancelled.
     fn cancel_all(&mut self, at: usize) {
         let Some(known) = &self.clients[at] else { return };
         let fair = known.grants[LockType::Fair as usize].map(|grant| grant.handle);

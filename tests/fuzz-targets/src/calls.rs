@@ -20,15 +20,16 @@ use crate::tape::Tape;
 
 const STEPS_MAX: usize = 120;
 const LOCKS: usize = 4;
-/// No call is made that has to wait for the other instance.
+/// The most time that a call may take. No call is made that would have to wait for the other
+/// instance.
 const CALL_MAX: Duration = Duration::from_secs(4);
-/// No lease ends while a sequence runs.
+/// The lease of each hold, which does not end while a sequence runs.
 const LEASE_S: u32 = 3_600;
 
 fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
-        // small: each join over shared memory maps all of it
+        // small, because each client over shared memory maps all of it
         let (clients_max, locks_max, objects_max) = (8, 64, 16);
         let config = ServerConfig {
             port: 0,
@@ -42,18 +43,18 @@ fn server() -> &'static Server {
     })
 }
 
-/// What one instance was told of one lock.
+/// What one instance knows of one lock from the results of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    /// It may hold it, or have a ticket: another client might have to wait.
+    /// It may hold the lock or have a ticket, so another client might have to wait.
     Perhaps,
     Held(Mode),
 }
 
 struct World {
     instances: [Instance; 2],
-    /// Names of this run alone.
+    /// A number that makes the names of this run unique.
     run: u64,
     locks: [[Option<LockId>; LOCKS]; 2],
     told: [[Told; LOCKS]; 2],
@@ -61,10 +62,10 @@ struct World {
     pending: [Option<(usize, AsyncOp)>; 2],
 }
 
-/// Makes the calls these choices say.
+/// Makes the calls that these bytes choose.
 ///
 /// # Panics
-/// If a call does, or breaks what is said above.
+/// If a call panics, or breaks a rule in the comment at the top of this file.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let Some(mut world) = World::new(tape.u8()) else { return };
@@ -81,7 +82,7 @@ pub fn run(data: &[u8]) {
 }
 
 impl World {
-    /// `None`: the machine has no more sockets for now.
+    /// `None`: the machine has no more sockets at present.
     fn new(choice: u8) -> Option<Self> {
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let addr = server().local_addr();
@@ -160,7 +161,7 @@ impl World {
 
     fn get(&mut self, me: usize, which: usize) {
         let (status, id) = self.instances[me].get_lock(self.desc(which));
-        // with `Error`: it was got before
+        // with `Error`, the client had got the lock before
         assert!(id.is_none() || matches!(status, Status::Success | Status::Error), "{status}");
         if let Some(id) = id {
             assert!(id.0 > 0);
@@ -186,7 +187,7 @@ impl World {
         }
     }
 
-    /// An acquire on a lock the other may hold would have to wait.
+    /// Acquires a lock, unless the other instance may hold it, so that the call would have to wait.
     fn lock(&mut self, me: usize, which: usize, mode: Mode, lease_s: u32) {
         if self.told[1 - me][which] == Told::Nothing && self.pending == [None; 2] {
             let result = self.instances[me].lock(self.id(me, which), mode, lease_s);
@@ -259,7 +260,7 @@ impl World {
             1 => drop(self.instances[me].batch_unlock(&ids, &mut results)),
             _ => drop(self.instances[me].batch_extend(&items, &mut results)),
         }
-        // one lock may be in the list several times: what is known of it afterwards is little
+        // one lock may be in the list several times, so afterwards little is known of its state
         for told in &mut self.told[me] {
             *told = Told::Perhaps;
         }
@@ -285,7 +286,7 @@ impl World {
         }
     }
 
-    /// Arguments that are wrong in themselves.
+    /// Makes a call with arguments that are invalid.
     fn strange(&self, me: usize, tape: &mut Tape<'_>) {
         let i = &self.instances[me];
         let id = LockId(i32::from_le_bytes(tape.u32().to_le_bytes()));

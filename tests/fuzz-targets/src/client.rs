@@ -19,7 +19,8 @@ use dlock_core::wire::status::Status;
 use crate::tape::Tape;
 
 const OPS_MAX: usize = 60;
-/// Each step of the machine is a few effects: a ledger write, one that is waited for, a cancel.
+/// The most effects of an operation: each step of its machine has only a few, such as a ledger
+/// write, a request and a cancel.
 const EFFECTS_MAX: u32 = 4 * STEPS_MAX;
 use dlock_core::token::Token;
 
@@ -29,10 +30,10 @@ struct World {
     now: Now,
 }
 
-/// Drives one entry by these choices.
+/// Drives one lock entry by the choices in these bytes.
 ///
 /// # Panics
-/// If the entry does, or breaks what is said above.
+/// If the entry panics, or breaks a rule in the comment at the top of this file.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let lock_type = [LockType::Atomic, LockType::Rw, LockType::Fair][tape.below(3)];
@@ -120,7 +121,8 @@ impl World {
         self.carry_out(tape, operation);
     }
 
-    /// Carries the effects out, as no primary or a hostile one would have them answered.
+    /// Carries the effects of an operation out; the answers are such as a broken or a hostile
+    /// primary might give.
     fn carry_out(&mut self, tape: &mut Tape<'_>, mut operation: Operation) {
         for _ in 0..EFFECTS_MAX {
             let effect = operation.next(&mut self.entry);
@@ -161,7 +163,8 @@ impl World {
         panic!("no end: {operation:?}");
     }
 
-    /// What comes of a request: a reply, none in time, a new session; or the caller gives up.
+    /// Feeds the operation with what may follow a request: a reply, a deadline without one, a new
+    /// session, or a caller that gives up.
     fn answered(&mut self, tape: &mut Tape<'_>, operation: &mut Operation) {
         let now = self.now;
         match tape.below(16) {
@@ -175,7 +178,7 @@ impl World {
         }
     }
 
-    /// What is said of a result holds of the entry.
+    /// Checks that the result fits the state of the entry.
     fn done(&self, result: OpResult) {
         let held = self.entry_is_held();
         if result.status == Status::Fail {
@@ -232,7 +235,7 @@ impl World {
         }
     }
 
-    /// What a memory of one word would answer.
+    /// Executes word operations on a memory that has a single word.
     fn execute(&mut self, verbs: &[WordOp]) -> Outcome {
         let mut values = Values::new();
         for word_op in verbs {
@@ -294,14 +297,15 @@ impl World {
     }
 }
 
-/// What is sent arrives as what it was.
+/// Checks that a frame is the same after it was encoded and decoded.
 fn survives(kind: Kind, frame: Frame) {
     let mut bytes = Vec::new();
     codec::encode(&frame, &mut bytes);
     assert_eq!(codec::decode(kind, &bytes[HEADER_LEN..]), Ok(frame));
 }
 
-/// Any refusal. A primary that refuses with a success is believed, as one that grants is.
+/// A random refusal. It is not a success: a client cannot tell a hostile primary that refuses with
+/// a success from one that grants.
 fn status(tape: &mut Tape<'_>) -> Status {
     match Status::ALL[tape.below(Status::ALL.len())] {
         Status::Success | Status::Done | Status::AlreadyLocked => Status::Error,

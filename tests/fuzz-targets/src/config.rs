@@ -15,7 +15,7 @@ use dlock_core::limits;
 #[allow(dead_code)]
 mod file;
 
-/// A file of this thread, removed with it.
+/// A temporary file of this thread, removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -39,7 +39,7 @@ fn scratch() -> Scratch {
 /// Reads the bytes as a configuration file.
 ///
 /// # Panics
-/// If a mistake is not told in one line, or settings are out of their limits.
+/// If an error is not reported in one line, or an accepted setting is beyond its limits.
 pub fn run(data: &[u8]) {
     SCRATCH.with(|cell| {
         let path = &cell.get_or_init(scratch).0;

@@ -23,7 +23,7 @@ const KINDS: [Kind; 11] = [
     Kind::ForeignControlReply,
 ];
 
-/// Whether fields of a later version may follow.
+/// Whether fields of a later version may follow the payload of this frame.
 fn may_go_on(frame: &Frame) -> bool {
     match frame {
         Frame::Control(_, request) => matches!(request, R::Init { .. } | R::Reinit { .. }),
@@ -57,7 +57,7 @@ fn stream(mut data: &[u8]) {
     }
 }
 
-/// Decodes a payload in every way there is, and encodes it again.
+/// Decodes a payload in every possible way, and encodes each result again.
 fn payload_of(kind: Kind, payload: &[u8]) {
     let frame = codec::decode(kind, payload);
     let (mut chains, mut outcomes) = (Vec::new(), Vec::new());

@@ -30,25 +30,26 @@ struct World {
     primary: Primary,
     memory: Memory,
     now: ServerTime,
-    /// The client each connection is bound to, and its number.
+    /// For each connection, the client to which it is bound, and the number of the connection.
     links: [Option<(ClientId, u64)>; 3],
-    /// Connections so far.
+    /// How many connections there were.
     controls: u64,
-    /// Clients that are fenced and have not been let attach since.
+    /// Clients that are fenced and were not permitted to attach since then.
     fenced: BTreeSet<ClientId>,
-    /// Every secret ever given out; clients come back with them, or with each other's.
+    /// Every secret that was ever given out. Clients come back with their own, or with that of
+    /// another client.
     sessions: Vec<(ClientId, Secret)>,
-    /// Every lock id that was ever told.
+    /// Every lock id that a client was ever told.
     locks: Vec<LockId>,
     live: BTreeSet<ClientId>,
     draws: u32,
 }
 
-/// Drives a primary by these choices.
+/// Drives a primary by the choices in these bytes.
 ///
 /// # Panics
-/// If the primary panics, lets a client in that it must not, exceeds a limit, answers what cannot
-/// be encoded, or keeps something of clients that are gone.
+/// If the primary panics, lets in a client that it must refuse, exceeds a limit, gives an answer
+/// that cannot be encoded, or keeps state of clients that are gone.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut world = World::new(&mut tape);
@@ -175,7 +176,7 @@ impl World {
         self.primary.handle(self.now, &mut self.memory, event);
     }
 
-    /// A frame just as it came.
+    /// Decodes random bytes as a frame, and handles it.
     fn raw(&mut self, tape: &mut Tape<'_>, link: usize) {
         let foreign = tape.u8() == 0xff;
         let len = usize::from(tape.u8());
@@ -222,7 +223,7 @@ impl World {
         }
     }
 
-    /// What the server does with a control request.
+    /// Handles a control request in the way of the server.
     fn request(&mut self, tape: &mut Tape<'_>, link: usize, seq: Seq, request: ControlRequest) {
         let admission =
             matches!(request, ControlRequest::Init { .. } | ControlRequest::Reinit { .. });
@@ -262,7 +263,7 @@ impl World {
         let mut draws = self.draws;
         let numbers = std::array::from_fn(|_| {
             draws = draws.wrapping_add(1);
-            // few numbers, so that they repeat; sometimes one that is no client id
+            // few different numbers, so that they repeat; some are not valid client ids
             if narrow == 0 {
                 draws % 5
             } else {
@@ -293,7 +294,7 @@ impl World {
         self.sessions.push((client, admitted.secret));
     }
 
-    /// An id that was told, or any.
+    /// A lock id that a client was told, or a random one.
     fn lock(&self, tape: &mut Tape<'_>) -> LockId {
         match self.locks.get(tape.below(6)) {
             Some(&lock) => lock,
@@ -322,7 +323,7 @@ impl World {
         Claim { lock: self.lock(tape), desc: desc(tape), held }
     }
 
-    /// A session that was given out: one of the latest.
+    /// One of the latest sessions that were given out.
     fn session(&self, tape: &mut Tape<'_>) -> Option<(ClientId, Secret)> {
         self.sessions.iter().rev().nth(tape.below(8)).copied()
     }
@@ -364,7 +365,7 @@ impl World {
         }
     }
 
-    /// Nothing of clients stays behind once they are gone.
+    /// Removes all clients, and checks that no state of theirs stays behind.
     fn end(mut self) {
         for client in self.live.clone() {
             self.handle(Event::removes(client));

@@ -21,7 +21,7 @@ pub mod samples;
 pub mod sealed;
 mod tape;
 pub mod tls_bytes;
-// what dlockd reads its configuration with (config.rs) looks for these here
+// the source of dlockd that config.rs includes expects these modules in the root of the crate
 #[path = "../../../dlock-server/src/bin/dlockd/format.rs"]
 #[allow(dead_code)]
 mod format;
@@ -32,16 +32,16 @@ mod rules;
 #[allow(dead_code)]
 mod tls;
 
-/// One fuzzer.
+/// A fuzz target.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name, and that of its corpus.
+    /// The name of the target and of its corpus.
     pub name: &'static str,
-    /// What it does with an input.
+    /// The function that processes an input.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 8] = [
     Target { name: "frames", run: frames::run },
     Target { name: "config", run: config::run },

@@ -11,18 +11,18 @@ use dlock_fabric::tls::Tls;
 
 use crate::certs::Ca;
 
-/// What one end takes from and gives to.
+/// One end of a connection in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
-    /// What has arrived.
+    /// Bytes that have arrived, and were not read yet.
     pub(crate) arrived: VecDeque<u8>,
-    /// What was sent, and is on its way.
+    /// Bytes that this end has sent, and that are still on their way.
     pub(crate) sent: VecDeque<u8>,
-    /// What the end has taken so far.
+    /// How many bytes this end has read.
     pub(crate) taken: usize,
-    /// Bytes that may be on their way.
+    /// How many bytes may be on their way at most.
     pub(crate) room: usize,
-    /// The other end has closed.
+    /// Whether the other end has closed the connection.
     pub(crate) is_closed: bool,
 }
 
@@ -51,7 +51,7 @@ impl Write for Wire {
     }
 }
 
-/// Both ends.
+/// Both ends of a connection.
 #[derive(Debug)]
 pub(crate) struct Peers {
     pub(crate) client: TlsSession,
@@ -59,7 +59,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Before the handshake.
+    /// Two ends before their handshake.
     pub(crate) fn new() -> Self {
         static TLS: OnceLock<Tls> = OnceLock::new();
         let tls = TLS.get_or_init(|| Ca::new("fuzz").tls("peer"));
@@ -68,7 +68,7 @@ impl Peers {
         Self { client: client.expect("a client"), primary: primary.expect("a primary") }
     }
 
-    /// With the handshake done.
+    /// The same ends after their handshake.
     pub(crate) fn shaken(mut self) -> Self {
         let whole = || Wire { room: usize::MAX, ..Wire::default() };
         let (mut at_client, mut at_primary) = (whole(), whole());

@@ -20,7 +20,7 @@ const HANDLE: Handle = Handle(3);
 const TICKET: Ticket = Ticket { lap: 4, tx: 5, ts: 0xfff0 };
 const SECRET: Secret = Secret(*b"0123456789abcdef");
 
-/// The samples.
+/// A frame of every kind, and of every request and reply.
 ///
 /// # Panics
 /// Never: 7 is a client id.
@@ -39,7 +39,7 @@ pub fn frames() -> Vec<Vec<u8>> {
     list
 }
 
-/// The first frames of either side as a peer of another version sends them.
+/// These first frames in the form in which a peer of another version sends them.
 fn foreign(list: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let firsts = [
         encoded_like(list, |f| matches!(f, Frame::Control(_, R::Init { .. }))),

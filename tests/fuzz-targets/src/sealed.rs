@@ -18,7 +18,7 @@ const STEPS_MAX: usize = 200;
 const RECORDS_MAX: usize = 40;
 const LONG: usize = 5_000;
 
-/// A record, and what was sealed in it.
+/// A record, and the plaintext that was sealed in it.
 struct Sealed {
     record: Vec<u8>,
     plaintext: Vec<u8>,
@@ -31,7 +31,7 @@ struct World {
     broken: Option<SealError>,
 }
 
-/// What one session seals and opens with for a client, at both ends: client, primary.
+/// The sealers and openers of one session: those of the client, and those of the primary.
 fn ends(client: u32) -> ((Sealer, Opener), (Sealer, Opener)) {
     static PEERS: OnceLock<Peers> = OnceLock::new();
     let peers = PEERS.get_or_init(|| Peers::new().shaken());
@@ -41,10 +41,10 @@ fn ends(client: u32) -> ((Sealer, Opener), (Sealer, Opener)) {
     (secrets(&peers.client).of_client(), secrets(&peers.primary).of_primary())
 }
 
-/// Seals and delivers by these choices.
+/// Seals and delivers records by the choices in these bytes.
 ///
 /// # Panics
-/// If a record is opened that is not the next one, or the next one is not.
+/// If a record is opened that is not the next one, or the next one is refused.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let ((mut sealer, _), (mut back, opener)) = ends(7);
@@ -104,7 +104,7 @@ fn seal(sealer: &mut Sealer, tape: &mut Tape<'_>) -> Sealed {
 }
 
 impl World {
-    /// Delivers a record that was sent, changed on its way.
+    /// Delivers a record that was sent, after this change.
     fn deliver_sent(&mut self, number: usize, change: impl FnOnce(&mut Vec<u8>)) {
         if let Some(sent) = self.sent.get(number) {
             let mut record = sent.record.clone();

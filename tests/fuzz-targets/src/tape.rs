@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fuzzer's bytes as a sequence of choices. Past the end every choice is 0.
+//! The fuzzer's bytes as a sequence of choices. After the last byte, every choice is 0.
 
 use dlock_core::clock::Lease;
 
-/// What is left to read.
+/// The bytes that were not read yet.
 #[derive(Debug)]
 pub struct Tape<'a>(&'a [u8]);
 
 impl<'a> Tape<'a> {
-    /// All choices.
+    /// A tape of all these bytes.
     pub fn new(data: &'a [u8]) -> Self {
         Self(data)
     }
 
-    /// Nothing is left.
+    /// Whether all bytes were read.
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Up to `len` bytes.
+    /// The next bytes, at most `len`.
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (head, tail) = self.0.split_at(len.min(self.0.len()));
         self.0 = tail;
@@ -50,17 +50,17 @@ impl<'a> Tape<'a> {
         usize::from(self.u8()) % n.max(1)
     }
 
-    /// Yes or no.
+    /// A choice between yes and no.
     pub fn flip(&mut self) -> bool {
         self.u8() & 1 == 1
     }
 
-    /// A lease of so many seconds.
+    /// A lease with a number of seconds as in [`seconds`](Self::seconds).
     pub fn lease(&mut self) -> Lease {
         Lease::secs(self.seconds())
     }
 
-    /// A number of seconds: short, long, or any.
+    /// A number of seconds: a short time, a long time, or a random number.
     pub fn seconds(&mut self) -> u32 {
         match self.u8() {
             255 => self.u32(),

@@ -11,11 +11,11 @@ use crate::peers::{Peers, Wire};
 use crate::tape::Tape;
 
 const STEPS_MAX: usize = 400;
-/// rustls takes what comes in pieces of no more than this.
+/// The most bytes that rustls reads at once.
 const PIECE_MAX: usize = 20_000;
 const WRITTEN_MAX: usize = 100_000;
 
-/// One end, and what it has said and heard.
+/// One end of the connection: the bytes that it has written, and those that it has read.
 struct End {
     session: TlsSession,
     wire: Wire,
@@ -38,7 +38,7 @@ impl End {
         }
     }
 
-    /// Goes on with the handshake.
+    /// Continues the handshake.
     fn shakes(&mut self) {
         if self.has_ended || self.is_known {
             return;
@@ -74,15 +74,16 @@ impl End {
     }
 }
 
-/// Brings bytes from one end to the other by these choices.
+/// Moves bytes between two ends by the choices in these bytes.
 ///
 /// # Panics
-/// If an end hears what the other has not written, or a peer is known that is not there.
+/// If an end reads bytes that the other one has not written, or the primary accepts a peer that
+/// does not exist.
 pub fn run(data: &[u8]) {
     play(data);
 }
 
-/// Both ends afterwards: client, primary.
+/// Plays the choices; returns the state of both ends afterwards: client, primary.
 fn play(data: &[u8]) -> [End; 2] {
     let mut tape = Tape::new(data);
     let Peers { client, primary } = Peers::new();
@@ -150,7 +151,7 @@ fn carries(from: &mut End, to: &mut End, len: usize) {
 mod tests {
     use super::*;
 
-    /// What is on the way untouched arrives; so the target drives what it says.
+    /// Bytes that are not changed on their way arrive. So the target really moves data.
     #[test]
     fn ends_with_nobody_between_them_hear_each_other() {
         let both = |what: u8| [what << 1, what << 1 | 1];
@@ -161,7 +162,7 @@ mod tests {
         tape.extend([8 << 1 | 1, b'b', 100, 4 << 1 | 1, 11 << 1]);
         let [client, primary] = play(&tape);
         assert_eq!((primary.heard.len(), client.heard.len()), (200, 100));
-        // and a flipped bit of it ends the connection
+        // a flipped bit on the way ends the connection
         let flipped =
             [&tape[..], &[8 << 1, b'a', 9, 12 << 1, 20, 0, 3, 4 << 1], &both(11)].concat();
         let [_, primary] = play(&flipped);

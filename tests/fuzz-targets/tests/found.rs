@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the fuzzers found, each as small as it gets.
+//! Inputs by which the fuzzers have found errors, each as small as possible.
 
 use dlock_core::arbiter::{Arbiter, Caller, LockRef};
 use dlock_core::clock::{Lease, Now, ServerTime, NS};
@@ -15,7 +15,7 @@ use dlock_core::wire::status::Status;
 const HANDLE: Handle = Handle(0);
 const TRY_SHARED: Op = Op::TryLock { mode: Mode::Shared, lease: Lease::secs(5) };
 
-/// A single word, and ledgers that are empty.
+/// A memory of a single word, with empty ledgers.
 struct OneWord(u64);
 
 impl LockMemory for OneWord {
@@ -76,7 +76,8 @@ fn arbitrate(lock_type: LockType, word: u64, request: Request) -> Vec<Reply> {
     out.iter().map(|sent| sent.reply).collect()
 }
 
-/// `client` (machine) and `arbiter` (grant): an addition overflowed.
+/// Found by `client` (in the client's machine) and by `arbiter` (at a grant): an addition
+/// overflowed.
 #[test]
 fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
     let full = RwWord::new().with_rcount(u32::MAX).into_bits();
@@ -92,8 +93,8 @@ fn a_word_that_counts_all_the_readers_it_can_is_no_panic() {
     );
 }
 
-/// `arbiter`: requests that a kind of lock does not know were refused even if no caller waits for
-/// an answer to them.
+/// Found by `arbiter`: a request that a kind of lock does not know was answered with a refusal even
+/// if it is of a kind that has no reply.
 #[test]
 fn a_request_without_a_reply_is_not_answered_by_any_kind_of_lock() {
     let ticket = Ticket { lap: 0, tx: 0, ts: 0 };
@@ -105,7 +106,8 @@ fn a_request_without_a_reply_is_not_answered_by_any_kind_of_lock() {
     }
 }
 
-/// `client`: a held fair lock was told to be queued, and counted as both.
+/// Found by `client`: an answer that told the holder of a fair lock that it is queued made the
+/// entry count as held and as queued.
 #[test]
 fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
     let mut entry = entry(LockType::Fair);
@@ -125,7 +127,7 @@ fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
     assert_eq!((entry.state(), entry.refs()), (held, 1));
 }
 
-/// The target took them for another encoding of the same frame.
+/// Found by the target `frames`, which took them for a second encoding of the same frame.
 #[test]
 fn fields_of_a_later_version_are_dropped() {
     use dlock_core::wire::codec::{self, Frame, Kind, HEADER_LEN};

@@ -11,10 +11,11 @@ use dlock_core::wire::control::{ControlReply as C, ControlRequest as R};
 use dlock_core::wire::message::{Reply, Request as Q};
 use dlock_fuzz_targets::samples;
 
-/// One variant: what it belongs to, and its number there.
+/// The variants that occur in the samples: the name of the type, and the number of the variant
+/// there.
 type Seen = BTreeSet<(&'static str, usize)>;
 
-/// How many variants each has.
+/// How many variants each type has.
 const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
     ("control request", 13),

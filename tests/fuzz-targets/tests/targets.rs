@@ -10,13 +10,13 @@ use std::{fs, panic};
 use dlock_fuzz_targets::{Target, TARGETS};
 use dlock_test_support::Dice;
 
-/// Noise of one target takes this long, unless `DLOCK_FUZZ_SECONDS` says otherwise.
+/// For how long each target gets noise, seconds, unless `DLOCK_FUZZ_SECONDS` is set.
 const NOISE_SECONDS: u64 = 3;
 
 /// An input and its name.
 type Input = (String, Vec<u8>);
 
-/// The inputs of a target, out of its archive, by their names.
+/// The inputs of a target's archive, with their names.
 fn corpus(target: &Target) -> Vec<Input> {
     let name = format!("{}.tar.xz", target.name);
     let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(name);
@@ -41,7 +41,7 @@ fn random_bytes(dice: &mut Dice, len_max: usize) -> Vec<u8> {
     (0..dice.below(len_max)).map(|_| dice.throw() as u8).collect()
 }
 
-/// Runs a target and names the input if it fails.
+/// Runs a target on an input, and names the input if that fails.
 fn try_input(target: &Target, what: &str, data: &[u8]) {
     let result = panic::catch_unwind(|| (target.run)(data));
     if result.is_err() {
@@ -63,7 +63,8 @@ fn replay(name: &str) {
     }
 }
 
-/// Noise, and committed inputs with a few bytes changed, put together or cut.
+/// Runs a target on noise, and on committed inputs in which a few bytes are changed, repeated or
+/// cut off.
 fn noise(name: &str) {
     let target = named(name);
     let seconds = std::env::var("DLOCK_FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());

@@ -23,7 +23,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 pub struct SharedWord(AtomicU64);
 
 impl SharedWord {
-    /// A word.
+    /// A word with this value.
     pub fn new(value: u64) -> Self {
         Self(AtomicU64::new(value))
     }
@@ -33,18 +33,18 @@ impl SharedWord {
         fence(Ordering::SeqCst);
         value
     }
-    /// Compare and swap; the old word.
+    /// Compares and swaps; returns the old word.
     pub fn cas(&self, expect: u64, swap: u64) -> u64 {
         let (order, word) = (Ordering::SeqCst, &self.0);
         Self::ordered(|| match word.compare_exchange(expect, swap, order, order) {
             Ok(old) | Err(old) => old,
         })
     }
-    /// Fetch and add; the old word.
+    /// Fetches and adds; returns the old word.
     pub fn faa(&self, add: u64) -> u64 {
         Self::ordered(|| self.0.fetch_add(add, Ordering::SeqCst))
     }
-    /// The word.
+    /// Reads the word.
     pub fn load(&self) -> u64 {
         Self::ordered(|| self.0.load(Ordering::SeqCst))
     }
@@ -61,7 +61,7 @@ pub struct Shared {
     pub word: Arc<SharedWord>,
     /// `w1` of the slot: the turn of a fair lock.
     pub turn: Arc<SharedWord>,
-    /// Its fence: the lap.
+    /// The fence word of the slot: the lap of a fair lock.
     pub fence: Arc<SharedWord>,
     /// The ledgers.
     pub ledgers: Arc<[SharedWord; 2]>,
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// What the shm executor does with a chain.
+    /// Executes a chain in the way of the shm executor.
     pub fn execute(&self, client: ClientId, chain: &Chain) -> Outcome {
         let mut values = Values::new();
         for word_op in chain.ops() {
@@ -113,7 +113,7 @@ impl Shared {
         Outcome::Done(values)
     }
 
-    /// As a futex: sleeps unless this half of `w1` has another value, until it is woken. A wake
+    /// Sleeps like a futex until it is woken, unless this half of `w1` has another value. A wake-up
     /// that never comes is a deadlock, which loom reports.
     pub fn park(&self, half: Half, value: u32) {
         let (mutex, condvar) = &*self.sleepers;
@@ -125,21 +125,21 @@ impl Shared {
         }
     }
 
-    /// Wakes all that sleep on `w1`.
+    /// Wakes all threads that sleep on `w1`.
     pub fn wake_all(&self) {
         let (mutex, condvar) = &*self.sleepers;
         drop(mutex.lock().unwrap());
         condvar.notify_all();
     }
 
-    /// What the shm executor does with a note.
+    /// Writes a ledger entry in the way of the shm executor.
     pub fn write_ledger(&self, client: ClientId, entry: LedgerEntry) {
         self.ledger_of(client).store(entry.into_bits());
     }
 }
 
-/// Carries out the effects of an operation, as far as no arbiter is needed. At a request `goes_on`
-/// says whether to go on as if it had no answer; `None`: it did not.
+/// Carries out an operation as far as it needs no arbiter. At each request, `goes_on` decides
+/// whether the operation continues as if the request had no answer. `None`: it did not continue.
 pub fn carry_out(
     shared: &Shared,
     me: ClientId,
@@ -173,7 +173,7 @@ pub fn carry_out(
     }
 }
 
-/// The primary's access.
+/// The primary's access to the memory.
 impl LockMemory for Shared {
     fn cas(&mut self, addr: WordAddr, expect: u64, swap: u64) -> u64 {
         self.at(addr).cas(expect, swap)

@@ -22,7 +22,7 @@ use loom::thread;
 const EX: Mode = Mode::Exclusive;
 const SH: Mode = Mode::Shared;
 
-/// A model with fewer executions shows nothing.
+/// A model must have more executions than this: with fewer, the threads hardly ever meet.
 const RUNS_MIN: usize = 4;
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -51,7 +51,7 @@ fn entry(n: u32, lock_type: LockType) -> LockEntry {
     LockEntry::new(client(n), 0, lock_type, &grant, desc)
 }
 
-/// Where an operation has come to without the arbiter.
+/// How far an operation comes without the arbiter.
 enum At {
     Done(Status),
     Asks(Request),
@@ -71,7 +71,7 @@ fn run(shared: &Shared, n: u32, entry: &mut LockEntry, op: Op) -> At {
     }
 }
 
-/// The arbiter of one lock that clients 1 and 2 know.
+/// The arbiter of a lock, of which clients 1 and 2 have a handle.
 struct Primary {
     arbiter: Arbiter,
     memory: Shared,
@@ -116,7 +116,7 @@ fn lock(mode: Mode) -> Op {
     Op::Lock { mode, lease: Lease::secs(30) }
 }
 
-/// Client 1 releases while client 2 comes to lock. No client is left behind.
+/// Client 1 releases the lock while client 2 asks for it. In the end client 2 has the lock.
 fn release_against_lock(lock_type: LockType, holds: Mode, wants: Mode) {
     model(move || {
         let shared = Shared::default();
@@ -185,8 +185,9 @@ fn a_release_of_a_fair_lock_meets_a_waiter() {
     release_against_lock(LockType::Fair, SH, EX);
 }
 
-/// Client 1 tries to read while the arbiter lets client 2 write: it has the lock or it steps
-/// back, and then client 2 has it, by the arbiter itself or by the `Wake` that is due.
+/// Client 1 tries to read while the arbiter gives the lock to client 2, a writer. Client 1 either
+/// gets the lock, or steps back. After that, client 2 gets the lock: from the arbiter at once, or
+/// at the `Wake` that client 1 sends.
 #[test]
 fn a_reader_that_comes_while_a_writer_is_let_in_steps_back_or_is_waited_for() {
     model(|| {
@@ -221,8 +222,8 @@ fn a_reader_that_comes_while_a_writer_is_let_in_steps_back_or_is_waited_for() {
     });
 }
 
-/// Client 2 died with its chain half done. Meanwhile client 1 leaves and comes back: its entry
-/// says the same as before but for its stamp. The count is right once all is quiet.
+/// Client 2 died within a chain. During the recount, client 1 leaves the lock and comes back, so
+/// that its entry looks as before except for its stamp. In the end the count is right.
 #[test]
 fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
     model(|| {
@@ -252,7 +253,7 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
     });
 }
 
-/// What the primary did before it died is there for a client that sees that it died.
+/// A client that sees that the primary has died also sees all that the primary did before.
 #[test]
 fn who_sees_the_vigil_end_sees_all_that_was_done_before() {
     model(|| {

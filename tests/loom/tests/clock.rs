@@ -5,7 +5,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// As `dlock_fabric::memory::published::Published`, with two words.
+/// The same algorithm as `dlock_fabric::memory::published::Published`, with two words.
 struct Parts {
     version: AtomicU64,
     parts: [AtomicU64; 2],
@@ -50,7 +50,7 @@ fn an_estimate_is_read(load: Ordering, store: Ordering) {
     });
 }
 
-/// What of a write is seen shows that its version has changed.
+/// A reader that sees a part of a write also sees that the version has changed.
 #[test]
 fn an_estimate_is_read_whole() {
     an_estimate_is_read(Ordering::Acquire, Ordering::Release);

@@ -33,7 +33,7 @@ fn entry(n: u32, lock_type: LockType) -> LockEntry {
     LockEntry::new(client(n), 0, lock_type, &grant, desc)
 }
 
-/// Runs an operation; requests to the arbiter are not answered.
+/// Runs an operation. Its requests to the arbiter get no answers.
 fn run(shared: &Shared, n: u32, entry: &mut LockEntry, op: Op) -> Status {
     carry_out(shared, client(n), entry, op, now(), |_| true).unwrap_or(Status::Error)
 }
@@ -42,14 +42,14 @@ fn try_lock(mode: Mode) -> Op {
     Op::TryLock { mode, lease: Lease::secs(30) }
 }
 
-/// Two clients try once each, and touch a plain cell while they hold.
+/// Two clients each try the lock once, and access a plain cell while they hold it.
 fn exclusion(lock_type: LockType, modes: [Mode; 2]) {
     loom::model(move || {
         let (shared, cell) = (Shared::default(), Arc::new(UnsafeCell::new(0_u32)));
         let one = move |n: u32, mode: Mode, shared: Shared, cell: Arc<UnsafeCell<u32>>| {
             let mut entry = entry(n, lock_type);
             if run(&shared, n, &mut entry, try_lock(mode)) == Status::Success {
-                // loom checks that no two accesses race; what it is given is not followed
+                // loom checks whether two accesses race; the cell's content is not used
                 match mode {
                     Mode::Exclusive => cell.with_mut(|_| ()),
                     Mode::Shared => cell.with(|_| ()),
@@ -89,7 +89,7 @@ fn writer_and_reader_of_a_fair_lock_are_ordered() {
     exclusion(LockType::Fair, [Mode::Exclusive, Mode::Shared]);
 }
 
-/// A fair lock whose clients sleep on the word.
+/// An entry of a fair lock whose clients sleep on the word.
 fn parks(n: u32) -> LockEntry {
     let mut entry = entry(n, LockType::Fair);
     entry.may_try(true);
@@ -97,7 +97,7 @@ fn parks(n: u32) -> LockEntry {
     entry
 }
 
-/// Waits for its turn, and sleeps on the word when it has looked once.
+/// Waits until it is the client's turn. Sleeps on the word after it has looked once.
 fn waits(shared: &Shared, n: u32, entry: &mut LockEntry, mode: Mode) -> Status {
     let op = Op::Lock { mode, lease: Lease::secs(30) };
     let mut now = now();
@@ -127,7 +127,8 @@ fn waits(shared: &Shared, n: u32, entry: &mut LockEntry, mode: Mode) -> Status {
     }
 }
 
-/// Client 1 releases while client 2 comes, says that it sleeps, and sleeps: it is woken.
+/// Client 1 releases while client 2 takes a ticket, announces that it sleeps, and sleeps. Client 2
+/// is woken.
 fn wakes(holds: Mode, wants: Mode) {
     loom::model(move || {
         let shared = Shared::default();
@@ -151,8 +152,8 @@ fn a_reader_that_leaves_wakes_a_writer_that_sleeps_on_the_shares() {
     wakes(Mode::Shared, Mode::Exclusive);
 }
 
-/// Client 2 died with its chain half done; client 1 takes and keeps a share while the arbiter
-/// recounts. The share is neither lost nor doubled.
+/// Client 2 died within a chain. Client 1 takes a share, and keeps it, while the arbiter recounts.
+/// The share is neither lost nor counted twice.
 #[test]
 fn a_recount_never_takes_a_living_reader_off() {
     loom::model(|| {
@@ -180,7 +181,8 @@ fn a_recount_never_takes_a_living_reader_off() {
     });
 }
 
-/// A chain that looked at the gate before it was closed has its effect before the detach is seen.
+/// A client that passed the gate before it was closed finishes its access before the primary sees
+/// its detach.
 #[test]
 fn what_a_detached_client_did_is_visible() {
     loom::model(|| {

@@ -15,7 +15,7 @@ use crate::{check, markdown, read, roff, version};
 /// A program with a manual.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// Its name.
+    /// The name of the program.
     pub name: &'static str,
     /// The section of the manual.
     pub section: u8,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model: which actions a state has, and what each of them does.
+//! The model: which actions are possible in a state, and what each of them does.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +17,7 @@ use crate::client::Around;
 use crate::failover::{server_time, true_time};
 use crate::state::{Doing, Event, Setup, State, CLIENTS, EVENTS, START, UNCERTAINTY_NS};
 
-/// No model needs that much time: what does is a livelock.
+/// A run that takes more time than this is a livelock: no model needs as much.
 const TIME_MAX: ServerTime = ServerTime(START.0 + 600 * NS);
 
 /// One thing that can happen next.
@@ -27,42 +27,45 @@ pub enum Action {
     Step(usize),
     /// A waiter gives up.
     Cancel(usize),
-    /// What a client waits for is lost; of a chain, all of it has taken effect or a part.
+    /// The outcome or reply that a client waits for is lost. `true`: its chain has taken effect as
+    /// a whole; `false`: as far as it had come.
     Lose(usize, bool),
     /// A client dies.
     Die(usize),
     /// The arbiter begins to serve a client's oldest request.
     Serve(usize),
-    /// ... and serves it again, although it was served.
+    /// The arbiter begins to serve a request a second time, because the request has arrived twice.
     Repeat(usize),
     /// A client is fenced, and the arbiter begins to undo what it held.
     Forget(usize),
-    /// The arbiter begins to look at what is due.
+    /// The arbiter begins a look at the lock, because a time that it asked for has come.
     Tick,
     /// The arbiter's next word operation.
     Arbiter,
-    /// Time passes to the next moment that matters, while everybody is paused.
+    /// Time passes to the next moment that matters, although a client could go on: all clients are
+    /// paused.
     Pause,
     /// The primary dies.
     Fail,
-    /// A client comes to its successor, and tells what it has; `true`: before what it has under way
-    /// hears that the predecessor is gone.
+    /// A client comes to the successor, and claims what it has. `true`: before its operation hears
+    /// that the session with the predecessor has ended.
     Move(usize, bool),
-    /// A client says to the successor that it has told everything.
+    /// A client tells the successor that it has made all claims.
     Say(usize),
-    /// Time passes, since nobody can do anything without.
+    /// Time passes, because no other action is possible.
     Wait,
 }
 
 impl Action {
-    /// It happens in the end if it stays possible: the others are accidents.
+    /// Whether a fair run takes this action in the end if it stays possible. The other actions are
+    /// accidents, which need not happen.
     pub fn is_fair(self) -> bool {
         use Action::{Cancel, Die, Fail, Lose, Pause, Repeat};
         !matches!(self, Cancel(_) | Lose(..) | Die(_) | Repeat(_) | Pause | Fail)
     }
 }
 
-/// A [`Setup`] as a model, and the events that were seen in it.
+/// A [`Setup`] as a model, with the events that were seen while it was explored.
 #[derive(Debug)]
 pub struct LockModel {
     /// What is explored.
@@ -95,15 +98,17 @@ impl LockModel {
         self.setup.mortal == Some(i) && nobody_died && !state.finished(i, &self.setup)
     }
 
-    /// The next moment at which somebody may decide otherwise.
+    /// The next moment at which a client or the arbiter may decide differently because time has
+    /// passed.
     fn next_moment(&self, state: &State) -> Option<ServerTime> {
         let mut moments: Vec<ServerTime> = self.due(state).into_iter().collect();
         for c in state.clients.iter().filter(|c| c.entry.refs() > 0) {
             if self.setup.lock_type != LockType::Rw && c.entry.deadline() != Deadline::NEVER {
                 let expiry = true_time(c.entry.deadline().expiry(), c.epoch);
                 moments.push(expiry);
-                // clients judge expired atomic locks: before it is over for anybody but a clock
-                // that is wrong, and once it is over for all of them
+                // Clients judge expired atomic locks by their own clocks: so also the moment before
+                // which only a wrong clock takes the hold for over, and the one from which on every
+                // clock does.
                 if self.setup.lock_type == LockType::Atomic {
                     let early = ServerTime(expiry.0.saturating_sub(UNCERTAINTY_NS));
                     moments.extend([early, expiry.plus_ns(2 * UNCERTAINTY_NS)]);
@@ -129,7 +134,7 @@ impl LockModel {
         }
     }
 
-    /// What is due until then is looked at, by the true clock.
+    /// The true time up to which the arbiter's timers have expired by its own clock.
     fn tick_until(&self, state: &State) -> ServerTime {
         true_time(self.arbiter_at(state), state.served)
     }
@@ -139,13 +144,14 @@ impl LockModel {
         self.run_alone(state);
     }
 
-    /// The arbiter's verbs up to the point at which it matters that others come in between.
+    /// Executes word operations of the arbiter's call, up to one before which the order of other
+    /// clients' operations matters.
     fn run_alone(&self, state: &mut State) {
         let whole = self.setup.by_primary || !self.somebody_runs(state);
         loop {
             match advance(state, &self.setup, whole, |event| self.note(event)) {
                 Some(Advanced::Done(out)) => return self.deliver(state, out),
-                // nobody but this client writes it, and it cannot until the call is over
+                // only this client writes the entry, and it cannot do so before the call is over
                 Some(Advanced::BeforeLedger(i))
                     if !state.can_step(i, &self.setup) && !state.can_lose(i, &self.setup) => {}
                 _ => return,
@@ -170,7 +176,8 @@ impl LockModel {
         }
     }
 
-    /// What an answer tells about the others.
+    /// Records the events that an answer shows, and checks that a granted ticket passes over no
+    /// waiter.
     fn delivered(&self, state: &mut State, i: usize, sent: &Sent) {
         let Reply::Granted { ticket, .. } = sent.reply else { return };
         let expired = state.clients.iter().enumerate().any(|(j, c)| {
@@ -207,15 +214,15 @@ impl LockModel {
         self.call(state, What::Forget(i));
     }
 
-    /// When the arbiter wants to be called. The look that makes good for a lost wake-up is left
-    /// out: no client may depend on it.
+    /// When the arbiter wants to be called. Its further looks, in case a wake-up is lost, are left
+    /// out: no client may depend on them.
     fn due(&self, state: &State) -> Option<ServerTime> {
         let told = self.setup.bug != Some(Bug::TimersLost);
         let needs = state.arbiter.next_need().map(|at| true_time(at, state.served));
         needs.or(state.recovery_due()).filter(|_| told)
     }
 
-    /// Those that are possible without time passing for want of anything else.
+    /// The actions that are possible before time has to pass.
     fn busy(&self, state: &State, actions: &mut Vec<Action>) {
         for i in 0..CLIENTS {
             let c = &state.clients[i];
@@ -326,7 +333,8 @@ impl Model for LockModel {
                 let mut next = self.next_moment(&state)?;
                 if action == Action::Pause {
                     state.pauses -= 1;
-                    // the arbiter looks often, for a while: a pause is longer than that
+                    // the arbiter may look often for a while, and a pause is to last longer than
+                    // that
                     if next.0 - state.now.0 < NS / 100 {
                         next = state.now.plus_ns(FAIR_GRACE.ns());
                     }
@@ -357,7 +365,8 @@ impl Model for LockModel {
     }
 }
 
-/// Stateright takes plain functions alone: one for every event.
+/// The property that an event is seen. Stateright takes only plain functions, so there is one
+/// function for each event.
 fn sometimes(event: Event) -> Property<LockModel> {
     macro_rules! properties {
         ($($name:ident),* $(,)?) => {

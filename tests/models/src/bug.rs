@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Defects that can be planted around the core, one at a time, to see that a model notices.
+//! Bugs that can be planted around the core, one at a time, to show that a model notices them.
 
-/// A rule of the protocol that is broken. The core itself stays as it is: what is broken is what
-/// carries it, or what it is told.
+/// A rule of the protocol that a model breaks. The core stays as it is: the bug is in the parts
+/// that carry its messages and word operations, or in what they tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// A release writes the word without comparing it (rule 1).
@@ -11,9 +11,9 @@ pub enum Bug {
     ClockTooSure,
     /// The arbiter's clock runs ahead, so that graces and leases end early (rules 2 and 4).
     ArbiterAhead,
-    /// A recount sees its first reading of the ledgers twice (rule 5).
+    /// A recount gets the first reading of each ledger a second time (rule 5).
     LedgersReadOnce,
-    /// A reader is added before the intent is noted (rule 5).
+    /// A reader is added to the count before its intent is in the ledger (rule 5).
     NoteAfterAdd,
     /// What a gone client held is undone while its last chain may still arrive (rule 6).
     ForgottenBeforeFenced,
@@ -27,12 +27,14 @@ pub enum Bug {
     WakeLost,
     /// A reader that finds an owner does not step back.
     NoStepBack,
-    /// The arbiter is never told that a time it asked for has come.
+    /// The arbiter never learns that a time it asked for has come.
     TimersLost,
-    /// What a client holds is left out of what it tells a successor.
+    /// A client leaves its hold out of the claims at a successor.
     HoldUntold,
-    /// Places in a queue are told in the order in which their clients come to the successor.
+    /// A client's place in a queue is claimed as if its ticket had been taken when it came to the
+    /// successor.
     PlacesByArrival,
-    /// A successor is told of a lock while a chain on it goes on at the predecessor.
+    /// A client claims a lock at the successor while a chain on that lock goes on at the
+    /// predecessor.
     ToldInChain,
 }

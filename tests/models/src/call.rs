@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A call of the arbiter, one word operation at a time.
 //!
-//! The arbiter is a plain function that calls its memory. To let clients run between two of its
-//! verbs, a call under way is kept as *the arbiter before it, and the values its verbs have had
-//! so far*. The next word operation is found by calling a copy again with those values: the arbiter
-//! is pure, so it does what it did, and asks for one more. There it is left by unwinding.
+//! The arbiter is a plain function that calls its memory. Clients must be able to run between two
+//! of its word operations. So a call under way is kept as the arbiter before the call, and the
+//! values of the call's word operations so far. To find the next word operation, a copy of the
+//! arbiter is called again with these values: the arbiter is pure, so it repeats its word
+//! operations and goes on to the next one, where the call is unwound.
 
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 
@@ -19,7 +20,7 @@ use dlock_core::wire::message::{LockType, Request};
 use crate::bug::Bug;
 use crate::state::{id, Event, Setup, State, CLIENTS, HANDLE};
 
-/// What the arbiter was called for.
+/// The reason of a call of the arbiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum What {
     Request(usize, Seq, Request),
@@ -31,26 +32,26 @@ pub(crate) enum What {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) what: What,
-    /// The arbiter's clock when it began.
+    /// The arbiter's clock when the call began.
     pub(crate) at: ServerTime,
-    /// The values of the verbs that were executed.
+    /// The values of the word operations that were executed.
     pub(crate) values: Vec<u64>,
 }
 
-/// Thrown where the next word operation would be.
+/// The payload with which a call is unwound at its next word operation.
 struct Suspended;
 
-/// What became of a call.
+/// How far a call has come.
 pub(crate) enum Advanced {
     Done(Vec<Sent>),
-    /// Its next word operation is on the lock word.
+    /// The next word operation of the call is on the lock word.
     BeforeWord,
-    /// Its next word operation reads or clears this client's ledger entry.
+    /// The next word operation of the call reads or clears this client's ledger entry.
     BeforeLedger(usize),
 }
 
-/// Replays values, executes one word operation more, and stops at the one after it; or goes on to
-/// the end.
+/// Replays the known values, executes one more word operation, and stops before the one after it;
+/// or goes on to the end of the call.
 struct Replay<'a> {
     state: &'a mut State,
     setup: &'a Setup,
@@ -61,9 +62,9 @@ struct Replay<'a> {
     first: [Option<u64>; CLIENTS],
     what: What,
     events: Vec<Event>,
-    /// Whose ledger entry the next word operation is on.
+    /// The client whose ledger entry the next word operation is on; `None`: it is on a word.
     ledger: Option<usize>,
-    /// Nobody comes in between: no stop.
+    /// Whether the call is executed to its end, because no client can come in between.
     whole: bool,
 }
 
@@ -91,7 +92,7 @@ impl Replay<'_> {
     }
 }
 
-/// The arbiter's new word with its waiters bit, or without it.
+/// The word as the arbiter writes it; with [`Bug::WaitersBitLost`] without the waiters bit.
 fn written(setup: &Setup, word: u64) -> u64 {
     if setup.bug != Some(Bug::WaitersBitLost) {
         return word;
@@ -103,7 +104,7 @@ fn written(setup: &Setup, word: u64) -> u64 {
     }
 }
 
-/// What the arbiter does by changing the word to `new`, where that tells.
+/// The event that shows in the change of the word to `new`; `None`: none does.
 fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event> {
     match setup.lock_type {
         LockType::Atomic => None,
@@ -128,7 +129,7 @@ fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event>
     }
 }
 
-/// Whether an entry leaves open if its client is among the readers.
+/// Whether the entry does not tell if its client is counted as a reader.
 pub(crate) fn in_doubt(entry: LedgerEntry) -> bool {
     matches!(entry.state(), LedgerState::Intent | LedgerState::Leaving)
 }
@@ -204,7 +205,7 @@ fn call(arbiter: &mut Arbiter, memory: &mut Replay<'_>, call: &Call) -> Vec<Sent
     out
 }
 
-/// One word operation more of the call under way, or all of it (`whole`).
+/// Executes the next word operation of the call under way, or all that are left (`whole`).
 pub(crate) fn advance(
     state: &mut State,
     setup: &Setup,
@@ -232,7 +233,7 @@ pub(crate) fn advance(
         Ok(out) => {
             state.arbiter = arbiter;
             if let What::Forget(i) = under_way.what {
-                state.ledgers[i] = LedgerEntry::new(); // nobody reads it any more
+                state.ledgers[i] = LedgerEntry::new(); // the arbiter does not read it any more
             }
             Some(Advanced::Done(out))
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must hold in every state, and after every step.
+//! The properties that every state and every step must have.
 
 use dlock_core::memory::words::{AtomicWord, RwWord, TakenWord, Ticket, TurnWord};
 use dlock_core::wire::message::{LockType, Mode, Request};
@@ -23,7 +23,7 @@ pub(crate) fn two_hold(state: &State) -> bool {
     })
 }
 
-/// Between two calls of the arbiter: whoever is queued has set the waiters bit.
+/// Between two calls of the arbiter: if a client is queued, the waiters bit is set.
 pub(crate) fn waiters_are_seen(state: &State, setup: &Setup) -> bool {
     let bit = match setup.lock_type {
         LockType::Atomic => AtomicWord::from_bits(state.word).waiters(),
@@ -33,8 +33,8 @@ pub(crate) fn waiters_are_seen(state: &State, setup: &Setup) -> bool {
     state.call.is_some() || state.arbiter.waiters(state.slot) == 0 || bit
 }
 
-/// A fair lock is granted to a waiter: nobody who has waited at the arbiter since before this
-/// ticket was taken, and excludes it, may be passed over.
+/// Checks a grant of a fair lock: it must not pass over a client that has waited at the arbiter
+/// since before this ticket was taken, and whose mode excludes this one.
 pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: Ticket) {
     let passed_over = (0..CLIENTS).any(|i| {
         let c = &state.clients[i];
@@ -42,7 +42,7 @@ pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: T
         let Request::Wait { mode: theirs, ticket: Some(their), .. } = *request else {
             return false;
         };
-        // a request that is being served is not queued yet: the answer may be a refusal
+        // a request that is being served does not count as queued: its answer may be a refusal
         let is_served = match &state.call {
             Some(Call { what: What::Request(who, s, _), .. }) => (who, s) == (&i, seq),
             _ => false,
@@ -57,17 +57,17 @@ pub(crate) fn overtakes(state: &mut State, granted: usize, mode: Mode, ticket: T
     }
 }
 
-/// Whether a ticket was taken before another one.
+/// Whether ticket `its` was taken before ticket `other`.
 pub(crate) fn precedes(its: Ticket, other: Ticket) -> bool {
     (its.lap, its.order()) < (other.lap, other.order())
 }
 
-/// The tickets taken, and those that are done.
+/// The words of the fair lock: the tickets taken, and the tickets done.
 pub(crate) fn fair_words(state: &State) -> (TakenWord, TurnWord) {
     (TakenWord::from_bits(state.word), TurnWord::from_bits(state.turn))
 }
 
-/// After every step.
+/// Checks the words after every step.
 pub(crate) fn step(state: &mut State, setup: &Setup) {
     if setup.lock_type == LockType::Fair {
         let (taken, turn) = fair_words(state);
@@ -83,7 +83,8 @@ pub(crate) fn step(state: &mut State, setup: &Setup) {
     }
 }
 
-/// Nobody can do anything, not even later, and something is not as it should be at the end.
+/// Whether no action is left that a fair run takes, not even later, although a client is not
+/// finished or the word does not show the holders.
 pub(crate) fn is_dead_end(model: &LockModel, state: &State) -> bool {
     if state.violation.is_some() {
         return false; // is reported by itself
@@ -98,7 +99,7 @@ pub(crate) fn is_dead_end(model: &LockModel, state: &State) -> bool {
     unfinished || !settled(state, &model.setup)
 }
 
-/// The word says at the end who holds the lock.
+/// Whether the word shows the clients that hold the lock, at the end of a run.
 fn settled(state: &State, setup: &Setup) -> bool {
     let live =
         |c: &&crate::state::Client| !c.gone && c.holds.is_some_and(|(_, until)| until > state.now);
@@ -107,7 +108,7 @@ fn settled(state: &State, setup: &Setup) -> bool {
         LockType::Atomic => {
             let word = AtomicWord::from_bits(state.word);
             let held = usize::from(word.client() != 0);
-            // an expired hold ends when somebody wants the lock
+            // an expired hold stays in the word until a client wants the lock
             !word.waiters() && held >= holders
         }
         LockType::Rw => {
@@ -118,7 +119,7 @@ fn settled(state: &State, setup: &Setup) -> bool {
         LockType::Fair => {
             let (taken, turn) = fair_words(state);
             let open = taken.mx() - turn.nx() + taken.ms() - turn.ns();
-            // so do an expired hold of a fair lock, and a ticket that no client claims
+            // in a fair lock, an expired hold and a ticket without a claim also stay
             open as usize >= holders
         }
     }

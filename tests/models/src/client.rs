@@ -18,7 +18,7 @@ use crate::state::{Doing, Event, Setup, State, CLIENTS};
 /// Deadlines are actions of the model: no call has one of its own.
 const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
 
-/// What a step needs besides the state.
+/// The parts of the model that a step of a client needs besides the state.
 pub(crate) struct Around<'a> {
     pub(crate) setup: &'a Setup,
     pub(crate) seen: &'a dyn Fn(Event),
@@ -33,7 +33,7 @@ impl State {
     pub(crate) fn can_step(&self, i: usize, setup: &Setup) -> bool {
         let c = &self.clients[i];
         if c.gone {
-            // its last word operation may still be on the wire
+            // the last word operation of a dead client may still be under way
             let late = setup.bug == Some(Bug::ForgottenBeforeFenced);
             return late && matches!(c.doing, Doing::Chain { .. });
         }
@@ -42,7 +42,7 @@ impl State {
         }
         match &c.doing {
             Doing::Nothing => !self.finished(i, setup),
-            // the primary does one thing at a time
+            // the primary executes a chain only between two calls of its arbiter
             Doing::Chain { .. } if setup.by_primary => self.call.is_none(),
             Doing::Await { seq, .. } => c.inbox.iter().any(|(s, _)| s == seq),
             Doing::Chain { .. } | Doing::WriteLedger(_) | Doing::Pause => true,
@@ -61,7 +61,7 @@ impl State {
         }
     }
 
-    /// The answer under way may be lost.
+    /// Whether the outcome or reply that the client waits for may be lost now.
     pub(crate) fn can_lose(&self, i: usize, setup: &Setup) -> bool {
         let c = &self.clients[i];
         self.losses > 0
@@ -78,9 +78,10 @@ impl State {
         self.settle(i, around);
     }
 
-    /// What a client does without anybody being able to tell when: it belongs to the step
-    /// before. To send is no step of its own, since what was sent may be served late; to learn
-    /// of a result is none, since to believe it at once is to believe it longest.
+    /// Carries out the steps of a client whose order among the steps of others does not matter, as
+    /// part of the step before. Sending is one of them, because a request may be served late in any
+    /// case. Learning of a result is another: a client that believes in its hold at once believes
+    /// in it for longest.
     pub(crate) fn settle(&mut self, i: usize, around: &Around<'_>) {
         let setup = around.setup;
         loop {
@@ -88,12 +89,14 @@ impl State {
             let local = match &c.doing {
                 Doing::Finish(_) | Doing::Ask(_) | Doing::Tell(_) => true,
                 Doing::Await { .. } => {
-                    // otherwise it may give up, or lose the answer, before it has it
+                    // where the client may give up, or lose the answer, that must stay possible
+                    // before it takes the answer
                     let is_sure = self.deaths == 0 && !self.recovers();
                     !setup.impatient && setup.losses == 0 && is_sure && self.can_step(i, setup)
                 }
                 Doing::Nothing if !c.gone && self.may_act(i, setup) => {
-                    // if no time passes, it does not matter when; a release ends what it believes
+                    // without pauses it does not matter when the client begins an operation; but a
+                    // release ends what the client believes to hold, so it is a step
                     let timeless = setup.lock_type == LockType::Rw || self.pauses == 0;
                     let op = setup.scripts[i].get(c.at);
                     timeless && op.is_some_and(|&op| op != Op::Unlock)
@@ -143,7 +146,7 @@ impl State {
         let c = &mut self.clients[i];
         let script = around.setup.scripts[i].get(c.at).copied();
         let Some(op) = script.or(asks(&c.entry)) else {
-            // the library's own clean-up
+            // after the script: the library's own undo of what is in doubt
             c.operation = Operation::undo(&mut c.entry, now, BOUNDS);
             return match c.operation {
                 Some(_) => self.next(i, around),
@@ -152,7 +155,7 @@ impl State {
         };
         c.started = true_now;
         if op == Op::Unlock && c.entry.refs() <= 1 {
-            // from here on it does not touch the resource
+            // from its release on the client does not rely on the hold
             let until = c.holds.take().map(|(_, until)| until);
             let is_checked =
                 around.setup.successor.is_some() || c.entry.lock_type() == LockType::Fair;
@@ -171,7 +174,7 @@ impl State {
         }
     }
 
-    /// Something was reported to the operation: what does it want next?
+    /// Reports an event to the client's operation, and asks the operation for its next effect.
     pub(crate) fn event(
         &mut self,
         i: usize,
@@ -233,7 +236,7 @@ impl State {
 
     fn write_ledger(&mut self, i: usize, note: LedgerEntry) {
         if self.recovers() {
-            return; // nobody reads what is written at the predecessor
+            return; // no arbiter reads what is written at the predecessor
         }
         self.ledgers[i] = note;
     }
@@ -272,7 +275,8 @@ impl State {
         old
     }
 
-    /// An exclusive ticket has the lock without having asked the arbiter.
+    /// Checks an exclusive ticket that has its turn without the arbiter: it must not pass over a
+    /// waiter.
     fn saw_turn(&mut self, i: usize) {
         let ticket = self.clients[i].entry.ticket();
         if let Some(ticket) = ticket {
@@ -280,7 +284,8 @@ impl State {
         }
     }
 
-    /// The next word operation of a chain; what brings two values is the last one.
+    /// Executes the next word operation of a chain. One that has two values is the last of its
+    /// chain.
     pub(crate) fn execute_next(
         &mut self,
         i: usize,
@@ -309,7 +314,7 @@ impl State {
         }
         self.executed(i, &chain, &values, around.setup);
         if self.clients[i].gone {
-            return; // nobody is left to hear of it
+            return; // the client has left
         }
         let values = unbroken(values, &chain, around.setup);
         let took_over = chain.ops().iter().zip(values.as_slice()).any(|(word_op, &old)| {
@@ -334,10 +339,10 @@ impl State {
         }
     }
 
-    /// What the primary learns from a chain it has executed itself.
+    /// Sends a request to the arbiter, and returns its number.
     fn send(&mut self, i: usize, request: Request, around: &Around<'_>) -> Seq {
         let wake = matches!(request, Request::Wake { .. });
-        let recovers = self.recovers(); // nobody is there
+        let recovers = self.recovers(); // there is no primary
         let c = &mut self.clients[i];
         c.seq += 1;
         let seq = Seq(c.seq);
@@ -351,7 +356,7 @@ impl State {
         seq
     }
 
-    /// The wait has lasted too long.
+    /// Reports to the operation that its wait has lasted too long.
     pub(crate) fn cancel(&mut self, i: usize, around: &Around<'_>) {
         self.event(i, around, |operation, entry, now| operation.deadline(entry, true, now));
         self.settle(i, around);
@@ -389,8 +394,8 @@ impl State {
         self.event(i, around, |operation, entry, now| operation.reply(entry, Ok(reply), now));
     }
 
-    /// The chain took effect as far as it got (`all`: to its end), and its outcome is lost; or
-    /// the reply that is awaited is lost.
+    /// Loses the outcome of the client's chain, which took effect as far as it had come (`all`: to
+    /// its end); or loses the awaited reply.
     pub(crate) fn lose(&mut self, i: usize, all: bool, around: &Around<'_>) {
         self.losses -= 1;
         match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
@@ -457,8 +462,8 @@ impl State {
         let Some(&op) = around.setup.scripts[i].get(c.at) else { return };
         let until = c.started;
         c.started = ServerTime(0);
-        // a call without a primary is made again at the successor, and an unlock whose answer was
-        // lost is asked for again, as a caller has to
+        // a call that found no primary is made again at the successor; a caller repeats an unlock
+        // whose answer was lost
         let is_cut_off = around.setup.successor.is_some() && result.status == Status::BadResponse;
         let mut again = match op {
             Op::Unlock => result.status == Status::BadResponse,
@@ -514,7 +519,7 @@ impl State {
     }
 }
 
-/// What became of a hold that was claimed, once its script is over.
+/// After the script: the operation that asks a successor about a claimed hold.
 fn asks(entry: &LockEntry) -> Option<Op> {
     let mode = match entry.state() {
         EntryState::ExclusiveLocked => Mode::Exclusive,
@@ -529,7 +534,7 @@ fn is_intent(word_op: &WordOp) -> bool {
         if LedgerEntry::from_bits(value).state() == LedgerState::Intent)
 }
 
-/// The chain with the defect that was planted in it.
+/// The chain with the planted bug in it.
 fn broken(chain: Chain, state: EntryState, setup: &Setup) -> Chain {
     let verbs = chain.ops();
     match (setup.bug, verbs) {
@@ -543,7 +548,7 @@ fn broken(chain: Chain, state: EntryState, setup: &Setup) -> Chain {
     }
 }
 
-/// The values in the order of the chain that the machine asked for.
+/// The values in the order in which the machine asked for them, before the planted bug changed it.
 fn unbroken(values: Values, chain: &Chain, setup: &Setup) -> Values {
     let [_, second] = chain.ops() else { return values };
     if setup.bug != Some(Bug::NoteAfterAdd) || !is_intent(second) {
@@ -556,7 +561,7 @@ fn unbroken(values: Values, chain: &Chain, setup: &Setup) -> Values {
 }
 
 impl crate::state::Client {
-    /// For traces.
+    /// A description of the client for traces.
     pub(crate) fn describe(&self) -> String {
         let doing = match &self.doing {
             Doing::Nothing => "-".to_string(),

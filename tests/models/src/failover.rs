@@ -6,14 +6,14 @@
 //!   client:   away ── Move: what is under way is cut off, what it has is told ─▶ here ── Say
 //! ```
 //! The successor is a real [`Locks`]: it is made anew for each message, from all that it was told
-//! so far, since a primary cannot be copied. When it has settled everything, the model goes on
-//! with its arbiter and with the memory that it has written. What clients tell is what their
-//! [`Binding`] and [`Claims`] make of their entries.
+//! so far, since a primary cannot be copied. When it has settled everything, the model goes on with
+//! the successor's arbiter and memory. The clients' claims are those that [`Binding`] and
+//! [`Claims`] make of their entries.
 //!
-//! The predecessor's memory lives on: whoever has not come to the successor operates on it as
-//! before (a mapping of shared memory outlives its primary), and nobody answers there any more.
-//! Whose chains the primary executes does nothing until it moves. The clock of the successor has
-//! nothing to do with that of the predecessor.
+//! The predecessor's memory lives on: a client that has not come to the successor operates on it as
+//! before, because a mapping of shared memory outlives its primary, and gets no answers there. A
+//! client whose chains the primary executes does nothing until it comes to the successor. The
+//! successor's clock is not related to the predecessor's.
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle};
@@ -33,19 +33,21 @@ use crate::client::Around;
 use crate::state::{id, Doing, Event, Setup, State, CLIENTS, HANDLE, SKEW_NS};
 use dlock_core::token::TokenFloor;
 
-/// What a successor's clock is ahead of its predecessor's: more than any lease.
+/// How far a successor's clock is ahead of its predecessor's: more than any lease.
 const AHEAD_NS: u64 = 500 * NS + NS / 10 * 3;
-/// Without hearing of its primary for so long, a client does not believe that it holds anything.
+/// The horizon of the sessions: a client that has not heard its primary for so long believes that
+/// it holds nothing.
 const HORIZON_S: u32 = 30;
-/// So long the successor waits at least.
+/// The recovery waits at least this long for missing clients.
 const DEADLINE_S: u32 = 1;
 
-/// Whom the successor waits for.
+/// The clients for which the successor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaits {
     /// As many clients as there are, without end.
     Counted,
-    /// Those that the predecessor knew, each until its horizon. Its clients have one.
+    /// The clients that the predecessor knew, each until its horizon has passed; each of them has a
+    /// horizon.
     Known,
 }
 
@@ -58,11 +60,11 @@ pub(crate) struct Recovery {
     /// The predecessor's clients.
     known: Vec<usize>,
     heard: Vec<(ServerTime, Message)>,
-    /// When it ends without hearing anything more.
+    /// When the recovery ends if no further message comes; `None`: it does not.
     due: Option<ServerTime>,
 }
 
-/// What the successor is told.
+/// A message to the successor, or an event there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Message {
     Comes(usize),
@@ -72,7 +74,7 @@ enum Message {
     TimePasses,
 }
 
-/// Another one, if everybody who knew the lock was fenced.
+/// Slots of the successor's memory: a fenced lock leaves its slot, and gets a further one.
 const SLOTS: usize = 3;
 
 /// The successor's memory.
@@ -113,7 +115,7 @@ impl LockMemory for Memory {
     }
 }
 
-/// What an incarnation's clock says, and what the true time is then.
+/// The time on the clock of this incarnation at the true time `now`.
 pub(crate) fn server_time(now: ServerTime, epoch: u64) -> ServerTime {
     now.plus_ns((epoch - 1) * AHEAD_NS)
 }
@@ -122,7 +124,7 @@ pub(crate) fn true_time(at: ServerTime, epoch: u64) -> ServerTime {
     ServerTime(at.0.saturating_sub((epoch - 1) * AHEAD_NS))
 }
 
-/// Whether a ticket was taken before another one, which it excludes.
+/// Whether the place `its` comes before `other` in the order of tickets.
 fn is_before(its: Place, other: Place) -> bool {
     match its.epoch == other.epoch {
         true => precedes(its.ticket, other.ticket),
@@ -131,7 +133,7 @@ fn is_before(its: Place, other: Place) -> bool {
 }
 
 impl Recovery {
-    /// A successor that has heard all this, its memory, and its last answer.
+    /// A new successor that has got all these messages, its memory, and its last answer.
     fn replay(&self, setup: &Setup) -> (Locks, Memory, ControlReply) {
         let is_counted = setup.successor == Some(Awaits::Counted);
         let mut primary = Locks::new(PrimaryConfig {
@@ -182,7 +184,7 @@ impl Recovery {
 }
 
 impl State {
-    /// Whether this client's word operations take effect, and it begins operations.
+    /// Whether the client can execute word operations and begin operations now.
     pub(crate) fn may_act(&self, i: usize, setup: &Setup) -> bool {
         let c = &self.clients[i];
         let is_allowed = match &self.recovery {
@@ -196,22 +198,22 @@ impl State {
         self.recovery.is_some()
     }
 
-    /// The newest incarnation.
+    /// The newest incarnation of the primary.
     fn epoch(&self) -> u64 {
         self.recovery.as_ref().map_or(self.served, |recovery| recovery.epoch)
     }
 
-    /// Whether a client is not at the newest primary.
+    /// Whether the client has not come to the newest incarnation.
     pub(crate) fn is_away(&self, i: usize) -> bool {
         self.clients[i].epoch != self.epoch()
     }
 
-    /// When the successor stops waiting, by the true clock.
+    /// When the successor stops waiting for clients, in true time.
     pub(crate) fn recovery_due(&self) -> Option<ServerTime> {
         self.recovery.as_ref().and_then(|recovery| recovery.due)
     }
 
-    /// The end of the session at the predecessor, on the client's own clock.
+    /// The horizon of the client's session at the predecessor, on the client's own clock.
     pub(crate) fn horizon_ns(&self, i: usize, setup: &Setup) -> u64 {
         match self.clients[i].left {
             Some(since) if setup.successor == Some(Awaits::Known) => {
@@ -236,15 +238,15 @@ impl State {
         self.recovers() && !c.gone && !self.is_away(i) && !c.has_said
     }
 
-    /// Whether what a gone client has can be undone: the successor knows nothing of one that has
-    /// not come.
+    /// Whether what a dead client has can be undone. A recovering successor knows nothing of a
+    /// client that has not come to it.
     pub(crate) fn can_forget(&self, i: usize) -> bool {
         let c = &self.clients[i];
         c.gone && c.known && !(self.recovers() && self.is_away(i))
     }
 
-    /// Whether a client in a wait or a pause has given its lock free, so that the successor may be
-    /// told of it before the operation hears that its session is over.
+    /// Whether the client can claim the lock before its operation hears that the session has ended:
+    /// in a wait and in a pause its lock is free for that.
     pub(crate) fn can_move_late(&self, i: usize) -> bool {
         let waits = |request: &Request| matches!(request, Request::Wait { .. });
         self.can_move(i)
@@ -255,7 +257,7 @@ impl State {
             }
     }
 
-    /// The primary dies, between any two verbs.
+    /// The primary dies, between any two word operations.
     pub(crate) fn fail(&mut self) {
         let known = (0..CLIENTS).filter(|&i| self.clients[i].known).collect();
         let (epoch, since) = (self.epoch() + 1, self.now);
@@ -263,7 +265,7 @@ impl State {
         self.deaths -= 1;
         self.call = None;
         self.arbiter = dlock_core::arbiter::Arbiter::default();
-        // nobody reads those of the predecessor any more
+        // the predecessor's ledgers are not read any more
         self.ledgers = [LedgerEntry::new(); CLIENTS];
         for c in self.clients.iter_mut().filter(|c| c.known) {
             c.sent.clear();
@@ -272,7 +274,7 @@ impl State {
         }
     }
 
-    /// What is under way at the predecessor ends: its outcome is not known.
+    /// Ends what the client has under way at the predecessor, with an unknown outcome.
     fn cut(&mut self, i: usize, around: &Around<'_>) {
         loop {
             match std::mem::replace(&mut self.clients[i].doing, Doing::Nothing) {
@@ -300,8 +302,8 @@ impl State {
         (c.asked, c.seq) = (None, 0);
     }
 
-    /// A client comes to the successor, and tells it what it has. `late`: its operation hears only
-    /// then that its session is over.
+    /// A client comes to the successor, and claims what it has there. `late`: its operation hears
+    /// only afterwards that its session has ended.
     pub(crate) fn moves(&mut self, i: usize, late: bool, around: &Around<'_>) {
         let in_chain = matches!(self.clients[i].doing, Doing::Chain { .. })
             && around.setup.bug == Some(Bug::ToldInChain);
@@ -329,7 +331,7 @@ impl State {
         }
     }
 
-    /// Whether anything is claimed.
+    /// Makes the client's claim; returns whether it claims anything.
     fn claims(&mut self, i: usize, mut binding: Binding, now: Now, around: &Around<'_>) -> bool {
         let mut claim = binding.claim(&mut self.clients[i].entry, now);
         let is_held = claim.held.is_some();
@@ -372,7 +374,7 @@ impl State {
         }
     }
 
-    /// [`Bug::ToldInChain`]: the chain goes on, on the word of the predecessor.
+    /// [`Bug::ToldInChain`]: the client's chain goes on, on the word of the predecessor.
     fn ends_chain(&mut self, i: usize, around: &Around<'_>) {
         let doing = std::mem::replace(&mut self.clients[i].doing, Doing::Nothing);
         if let Doing::Chain { chain, mut values } = doing {
@@ -391,13 +393,13 @@ impl State {
         }
     }
 
-    /// A client has told everything.
+    /// A client tells the successor that it has made all claims.
     pub(crate) fn says(&mut self, i: usize, around: &Around<'_>) {
         self.clients[i].has_said = true;
         self.tells(Message::Done(i), around);
     }
 
-    /// A client that has died since it came is fenced.
+    /// A client that has died after it came to the successor is fenced there.
     pub(crate) fn fenced(&mut self, i: usize, around: &Around<'_>) {
         self.clients[i].known = false;
         self.tells(Message::Fenced(i), around);
@@ -424,7 +426,7 @@ impl State {
         reply
     }
 
-    /// All claims are settled, and the successor serves.
+    /// All claims are settled, so the successor serves.
     fn settled(&mut self, primary: &Locks, memory: Memory, around: &Around<'_>) {
         let own_horizon_ns: [u64; CLIENTS] =
             std::array::from_fn(|i| self.horizon_ns(i, around.setup));
@@ -454,7 +456,8 @@ impl State {
         (0..CLIENTS).for_each(|i| self.settle(i, around));
     }
 
-    /// A client was told that what it holds is not held, or was not when it released it.
+    /// Checks the result that a client does not hold what it believes to hold, or did not when it
+    /// released it: its lease must be over by then.
     pub(crate) fn is_told_of_loss(&mut self, until: Option<ServerTime>, setup: &Setup) {
         let is_checked = setup.successor.is_some() || setup.lock_type == LockType::Fair;
         if is_checked && until.is_some_and(|until| until > self.now) {
@@ -462,8 +465,9 @@ impl State {
         }
     }
 
-    /// A client got the lock at the successor: whoever has waited since the predecessor, and before
-    /// it, and excludes it, must have had it. `is_patient`: nobody lost its place to a pause.
+    /// Checks a grant at the successor: another client that has waited since the predecessor, whose
+    /// ticket comes before this one and whose mode excludes this one, must have been granted the
+    /// lock first. Not checked in models with pauses, in which a client may lose its place.
     pub(crate) fn check_order(&mut self, granted: usize, mode: Mode, setup: &Setup) {
         if self.served == 1 || setup.lock_type != LockType::Fair || setup.pauses > 0 {
             return;

@@ -6,10 +6,9 @@
 //!                │                      └──▶ liveness      the graph: dead ends, fair cycles
 //!                └─ a state is the real thing: LockEntry and Operation per client, one Arbiter
 //! ```
-//! Nothing of the protocol is written down a second time here: an action calls `dlock-core` with
-//! a word, three ledger entries and a clock of this crate. What a model leaves out is said in
-//! `README.md`; what it would notice is shown by [`Bug`]s that can be planted in what surrounds
-//! the core.
+//! No part of the protocol is written down a second time here: an action calls `dlock-core` with a
+//! word, three ledger entries and a clock of this crate. `README.md` says what a model leaves out.
+//! [`Bug`]s that can be planted around the core show what a model notices.
 #![forbid(unsafe_code)]
 
 mod actions;

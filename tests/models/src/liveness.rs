@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The graph of a model: dead ends, and cycles in which somebody waits for ever.
+//! The graph of a model: dead ends, and cycles in which a client waits for ever.
 //!
-//! A waiter is *starved* if there is a dead end, or an endless run that is fair (whatever stays
-//! possible happens in the end) in which it is not served. Such a run ends in a strongly
-//! connected part of the graph; the part is a fair one if each fair action is either taken in
-//! it or impossible in one of its states. Stateright's own `eventually` does not look at cycles.
+//! A waiter is *starved* if it is not served in a dead end, or in an endless run that is fair: each
+//! action that stays possible happens in the end. Such a run ends in a strongly connected part of
+//! the graph. A fair run can stay in the part if each fair action is taken in it, or is impossible
+//! in one of its states. Stateright's own `eventually` does not look at cycles.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -15,24 +15,25 @@ use stateright::Model;
 use crate::actions::{Action, LockModel};
 use crate::state::{State, CLIENTS};
 
-/// What a walk over all states has seen.
+/// The result of a walk over all states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graph {
-    /// States.
+    /// The number of states.
     pub states: usize,
-    /// Actions in all of them together.
+    /// The number of actions that are possible in them, together.
     pub edges: usize,
-    /// States with nothing left to do.
+    /// The number of states in which no action is possible.
     pub ends: usize,
-    /// Strongly connected parts that a run can stay in.
+    /// The number of strongly connected parts in which a run can stay.
     pub cycles: usize,
-    /// Those of them in which a fair run can stay while somebody is not finished.
+    /// The number of these parts in which a fair run can stay while a living client is not
+    /// finished.
     pub starving: usize,
 }
 
 struct Walked {
     edges: Vec<(u32, u32, Action)>,
-    /// Whether everybody living is finished.
+    /// For each state, whether all living clients are finished.
     finished: Vec<bool>,
     ends: usize,
 }
@@ -85,7 +86,8 @@ fn all_states(model: &LockModel) -> Walked {
     walked
 }
 
-/// Another hash than stateright's: if both count the same states, none is lost to a collision.
+/// A hash that differs from stateright's. If both count the same number of states, neither has lost
+/// a state to a collision.
 fn fingerprint(state: &State) -> u64 {
     let mut hasher = DefaultHasher::new();
     state.hash(&mut hasher);
@@ -150,7 +152,7 @@ fn parts(states: usize, edges: &[(u32, u32, Action)]) -> Vec<u32> {
     part
 }
 
-/// How many parts a run can stay in, and in how many of them somebody starves.
+/// The number of parts in which a run can stay, and of those in which a client starves.
 fn judge(walked: &Walked, part: &[u32]) -> (usize, usize) {
     let inside = |&&(from, to, _): &&(u32, u32, Action)| part[from as usize] == part[to as usize];
     let cyclic: BTreeSet<u32> =
@@ -203,11 +205,11 @@ mod tests {
     fn a_cycle_starves_somebody_unless_fairness_leads_out_of_it() {
         let (a, b) = (Action::Step(0), Action::Step(1));
         let unfinished = [false, false, true];
-        // 0 ⇄ 1 by one client, the other can always lead to the end and never does: unfair
+        // unfair: in the cycle 0 ⇄ 1 the second client could always lead to the end, and never does
         assert_eq!(count(&[(0, 1, a), (0, 2, b), (1, 0, a), (1, 2, b)], &unfinished), (1, 0));
-        // the other is impossible every now and then: the cycle is fair, and it starves
+        // fair, and the second client starves: its action is impossible in one state of the cycle
         assert_eq!(count(&[(0, 1, a), (0, 2, b), (1, 0, a)], &unfinished), (1, 1));
-        // all are finished: nobody starves
+        // all clients are finished, so none starves
         assert_eq!(count(&[(0, 1, a), (1, 0, a)], &[true, true]), (1, 0));
         assert_eq!(count(&[(0, 1, a), (1, 2, b)], &unfinished), (0, 0));
         assert_eq!(count(&[(0, 0, a)], &[false]), (1, 1), "a step that changes nothing");

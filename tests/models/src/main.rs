@@ -143,7 +143,7 @@ fn bugs(setups: Vec<Setup>) -> (usize, usize) {
     (passed, failed)
 }
 
-/// The most memory this process has had so far.
+/// The most memory that this process has used so far, MB.
 fn peak_mb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap_or_default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primary notes in a client's ledger when it has executed one of its chains: in that very
-//! step, so that nothing comes between.
+//! The ledger entries that the primary writes for a client when it has executed one of the client's
+//! chains. It writes them in the same step, so no other action comes between.
 
 use dlock_core::arbiter::LockRef;
 use dlock_core::ids::{ClientId, Handle};
@@ -10,7 +10,7 @@ use dlock_core::memory::words::LedgerEntry;
 
 use crate::state::{id, Setup, State, CLIENTS, HANDLE};
 
-/// The ledgers, and the lap: the other words are as the chain has left them.
+/// The primary's access to the memory after the chain: only the ledgers, and the lap.
 struct Ledgers<'a>(&'a mut [LedgerEntry; CLIENTS], u64);
 
 impl LockMemory for Ledgers<'_> {
@@ -36,7 +36,7 @@ impl LockMemory for Ledgers<'_> {
 }
 
 impl State {
-    /// A chain of this client was executed, to its end.
+    /// Handles that the primary has executed the whole chain of this client.
     pub(crate) fn executed(&mut self, i: usize, chain: &Chain, values: &Values, setup: &Setup) {
         if !setup.by_primary {
             return;

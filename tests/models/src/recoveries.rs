@@ -14,36 +14,39 @@ use crate::setups::{
 use crate::state::Event as E;
 use crate::state::Setup;
 
-/// For ever.
+/// A script: takes the lock for ever, and releases it.
 fn endless(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, lease: Lease::ENDLESS }, Op::Unlock]
 }
-/// The lease is extended once.
+/// A script that extends its lease once.
 fn extended(mode: Mode) -> Vec<Op> {
     vec![lock_shortly(mode), Op::Extend { mode, lease: Lease::secs(2) }, Op::Unlock]
 }
-/// Holds it twice.
+/// A script that enters its hold a second time.
 fn reentered(mode: Mode) -> Vec<Op> {
     vec![lock(mode), lock(mode), Op::Unlock, Op::Unlock]
 }
-/// Takes a ticket, and waits with it; or holds it twice.
+/// A script for locks with tickets: takes a ticket, and then waits with it. For other locks: enters
+/// its hold a second time.
 fn tried(mode: Mode) -> Vec<Op> {
     vec![try_lock(mode), lock(mode), Op::Unlock, Op::Unlock]
 }
 
-/// Nobody else dies; the successor counts its clients.
+/// A setup in which only the primary dies, and its successor waits for as many clients as there
+/// are.
 fn counted(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setup {
     let (deaths, successor) = (1, Some(Awaits::Counted));
     Setup { mortal: None, deaths, successor, ..setup(name, lock_type, scripts) }
 }
 
-/// The first client may die, too, or is late; the successor gives up who does not come.
+/// A setup in which the first client may die, too, or come late; the successor gives up the clients
+/// that do not come.
 fn known(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 3]) -> Setup {
     let (deaths, successor) = (1, Some(Awaits::Known));
     Setup { deaths, successor, ..setup(name, lock_type, scripts) }
 }
 
-/// Those of CI.
+/// The setups of CI.
 pub fn recoveries() -> Vec<Setup> {
     let mut list = small_fair();
     list.extend([
@@ -153,7 +156,7 @@ fn small_fair() -> Vec<Setup> {
     ]
 }
 
-/// Those that take longer: three clients, whose verbs nobody executes for them.
+/// The setups that take longer: with three clients that execute their own chains.
 pub fn large_recoveries() -> Vec<Setup> {
     let readers = vec![E::HoldClaimed, E::PlaceServed, E::SharedTogether];
     vec![
@@ -218,7 +221,7 @@ pub fn large_recoveries() -> Vec<Setup> {
     ]
 }
 
-/// What the rules of a recovery are for: each is broken in what surrounds the core.
+/// A setup for each rule of a recovery. Each rule is broken in the parts around the core.
 pub fn planted_recoveries() -> Vec<Setup> {
     let with = |bug, setup: Setup| Setup { bug: Some(bug), ..setup };
     vec![
@@ -235,7 +238,7 @@ pub fn planted_recoveries() -> Vec<Setup> {
     ]
 }
 
-/// ... and in the core.
+/// A setup for each rule of a recovery that is switched off in the core.
 #[cfg(feature = "planted")]
 pub fn core_recoveries() -> Vec<Setup> {
     use dlock_core::planted::Bug as Core;

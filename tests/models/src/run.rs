@@ -9,25 +9,25 @@ use crate::actions::{Action, LockModel};
 use crate::liveness::{walk, Graph};
 use crate::state::Setup;
 
-/// What a model was found to have.
+/// The result of exploring one setup.
 #[derive(Debug)]
 pub struct Report {
     /// The setup's name.
     pub name: &'static str,
-    /// States that stateright has seen.
+    /// The number of states that stateright has seen.
     pub states: usize,
-    /// The longest of the shortest ways to a state.
+    /// The greatest distance of a state from the start.
     pub depth: usize,
-    /// What the walk for liveness has seen.
+    /// The result of the walk for liveness.
     pub graph: Graph,
-    /// Time of both.
+    /// The time that both took.
     pub took: Duration,
 }
 
 /// Explores every state of a setup.
 ///
 /// # Errors
-/// What does not hold, with the shortest trace to it.
+/// The property that does not hold, with the shortest trace to that state.
 pub fn exhaust(setup: Setup) -> Result<Report, String> {
     let (start, name) = (Instant::now(), setup.name);
     let checker = LockModel::new(setup.clone()).checker().threads(threads()).spawn_bfs().join();
@@ -52,8 +52,8 @@ pub fn exhaust(setup: Setup) -> Result<Report, String> {
     Ok(Report { name, states, depth, graph, took: start.elapsed() })
 }
 
-/// Looks for the bug that is planted in a setup: the property it breaks, the trace, and the
-/// number of states until then.
+/// Looks for the bug that is planted in a setup. Returns the property that it breaks, the trace,
+/// and the number of states explored.
 pub fn hunt(setup: Setup) -> Option<(&'static str, String, usize)> {
     let model = LockModel::new(Setup { sometimes: Vec::new(), ..setup });
     let finish = stateright::HasDiscoveries::AnyFailures;

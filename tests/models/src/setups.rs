@@ -13,11 +13,11 @@ use crate::state::Setup;
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;
-/// Longer than any pause.
+/// A lease that is longer than any pause.
 const LONG_S: u32 = 200;
-/// The same, and short enough to be claimed ahead of a turn.
+/// A lease that is longer than any pause, and short enough to be claimed ahead of a turn.
 const CLAIMED_S: u32 = 60;
-/// Ends within the pauses of a model.
+/// A lease that ends within the pauses of a model.
 const SHORT_S: u32 = 1;
 
 pub(crate) fn lock(mode: Mode) -> Op {
@@ -38,22 +38,22 @@ pub(crate) fn claimed(mode: Mode) -> Vec<Op> {
 pub(crate) fn claimed_twice(mode: Mode) -> Vec<Op> {
     [claimed(mode), claimed(mode)].concat()
 }
-/// For another short time.
+/// Extends the lease, for a short time again.
 const EXTEND: Op = Op::Extend { mode: X, lease: Lease::secs(2 * SHORT_S) };
-/// Locks for ever and releases.
+/// A script: takes the lock for ever, and releases it.
 fn endless(mode: Mode) -> Vec<Op> {
     vec![Op::Lock { mode, lease: Lease::ENDLESS }, Op::Unlock]
 }
-/// Locks for ever, and asks once more, which tells it who has come.
+/// A script: takes the lock for ever, and extends the hold once, which tells the client who waits.
 fn endless_extended(mode: Mode) -> Vec<Op> {
     let lease = Lease::ENDLESS;
     vec![Op::Lock { mode, lease }, Op::Extend { mode, lease }, Op::Unlock]
 }
-/// Locks and releases, and tries once more.
+/// A script: takes and releases the lock, then tries once more.
 fn claimed_and_try(mode: Mode) -> Vec<Op> {
     [claimed(Mode::Exclusive), try_cycle(mode)].concat()
 }
-/// Locks and releases, and once more.
+/// A script: takes and releases the lock twice.
 pub(crate) fn twice(mode: Mode) -> Vec<Op> {
     [cycle(mode), cycle(mode)].concat()
 }
@@ -61,11 +61,11 @@ pub(crate) fn try_cycle(mode: Mode) -> Vec<Op> {
     vec![try_lock(mode), Op::Unlock]
 }
 
-/// Locks for a short time and releases.
+/// A script: takes the lock for a short time, and releases it.
 pub(crate) fn shortly(mode: Mode) -> Vec<Op> {
     vec![lock_shortly(mode), Op::Unlock]
 }
-/// Locks for a short time and lets the lease end.
+/// A script: takes the lock for a short time, and lets the lease end.
 fn stay(mode: Mode) -> Vec<Op> {
     vec![lock_shortly(mode)]
 }
@@ -95,7 +95,7 @@ pub(crate) fn setup(name: &'static str, lock_type: LockType, scripts: [Vec<Op>; 
     }
 }
 
-/// Those of CI: each lock type with three clients, one crash and one expiry.
+/// The setups of CI: each type of lock with three clients, one crash and one expiry.
 pub fn small() -> Vec<Setup> {
     use LockType::{Atomic, Fair, Rw};
     vec![
@@ -162,7 +162,7 @@ pub fn small() -> Vec<Setup> {
             sometimes: vec![E::SawTurn, E::Expired, E::LateRelease],
             ..setup("fair: expiry, looks", Fair, [shortly(X), shortly(X), vec![]])
         },
-        // no lease ends, so that no timer wakes a client that sleeps
+        // no lease ends, so no timer wakes a client that sleeps
         Setup {
             mortal: None,
             tries: 1,
@@ -205,7 +205,8 @@ pub fn small() -> Vec<Setup> {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding],
             ..setup("fair: crash, a reader", Fair, [claimed(X), claimed(S), claimed(X)])
         },
-        // no claim of the living ends: what one does without a word is found by looking again
+        // no claim of a living client ends, so a client that stays silent is found only by further
+        // looks
         Setup {
             sometimes: vec![E::GrantAfterWait, E::DiedHolding],
             ..setup(
@@ -246,7 +247,8 @@ pub fn small() -> Vec<Setup> {
     ]
 }
 
-/// Those that take longer: lost answers, waiters that give up, more expiries, lanes that wrap.
+/// The setups that take longer: with lost answers, waiters that give up, more expiries, and ticket
+/// counters that start again.
 pub fn large() -> Vec<Setup> {
     use LockType::{Atomic, Fair, Rw};
     let high = (FAIR_DIVERT - 1, 7);
@@ -417,7 +419,7 @@ pub fn planted() -> Vec<Setup> {
     ]
 }
 
-/// From the number 1 on the arbiter gives the tickets out, so that every run has laps.
+/// Setups in which the arbiter gives all tickets from number 1 on, so that every run has laps.
 #[cfg(feature = "planted")]
 pub fn laps() -> Vec<Setup> {
     let low = |name, scripts| Setup {
@@ -456,7 +458,7 @@ pub fn laps() -> Vec<Setup> {
     ]
 }
 
-/// What the rules are for: each is switched off, in a system that needs it.
+/// A setup for each rule of the core that can be switched off, in which the rule is needed.
 #[cfg(feature = "planted")]
 pub fn planted_rules() -> Vec<Setup> {
     use dlock_core::planted::Bug as Core;

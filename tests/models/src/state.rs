@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is explored, and what one state is made of.
+//! The setups that are explored, and the parts of one state.
 
 use std::collections::VecDeque;
 
@@ -20,60 +20,62 @@ use crate::failover::{server_time, Awaits, Recovery};
 /// Clients of every model.
 pub const CLIENTS: usize = 3;
 pub(crate) const SLOT: Slot = Slot(0);
-/// Late in a second, so that what deadlines in whole seconds leave to spare is little.
+/// Late in a second, so that deadlines in whole seconds leave little to spare.
 pub(crate) const START: ServerTime = ServerTime(1_000 * NS + NS / 10 * 9);
-/// What every client believes its clock to be off by at most.
+/// The uncertainty that every client assumes of its clock.
 pub(crate) const UNCERTAINTY_NS: u64 = 300_000_000;
-/// What the clocks of the clients are off by, nanoseconds.
+/// How far the clocks of the clients are off, nanoseconds.
 pub(crate) const SKEW_NS: [i64; CLIENTS] = [-300_000_000, 300_000_000, 0];
 
-/// One small system: who does what, and what may go wrong.
+/// One small system: the scripts of its clients, and what may go wrong.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Its name in tables.
+    /// The name of the setup in tables.
     pub name: &'static str,
     /// The kind of the lock.
     pub lock_type: LockType,
-    /// What each client does, one operation after the other.
+    /// The operations of each client, one after the other.
     pub scripts: [Vec<Op>; CLIENTS],
-    /// The values of the lock's words at the start (fair locks near the end of their lanes).
+    /// The first word of the lock at the start (fair locks: near the end of the ticket counters).
     pub start_word: u64,
-    /// The second word.
+    /// The second word of the lock at the start.
     pub start_turn: u64,
-    /// This client may die before any of its steps.
+    /// The client that may die before any of its steps; `None`: none may.
     pub mortal: Option<usize>,
-    /// So often time passes although somebody could go on: it is paused.
+    /// How often time may pass although a client could go on: all clients are paused.
     pub pauses: u8,
-    /// So often the answer to a chain or a request is lost.
+    /// How often the answer to a chain or a request may be lost.
     pub losses: u8,
-    /// A waiter may give up at any moment.
+    /// Whether a waiter may give up at any moment.
     pub impatient: bool,
-    /// Who finds the lock held tries so often again before it queues.
+    /// How often an operation that finds the lock held tries again before it queues.
     pub tries: u8,
-    /// A client that looks for its turn may sleep on the word.
+    /// Whether a client that looks for its turn may sleep on the word.
     pub parks: bool,
-    /// Chains are executed by the primary, as for tcp clients: whole, and tickets are known.
+    /// Whether the primary executes the clients' chains, as for tcp clients: as a whole, and it
+    /// knows their tickets.
     pub by_primary: bool,
-    /// So often the primary dies.
+    /// How often the primary may die.
     pub deaths: u8,
-    /// Its successor waits for its clients so.
+    /// How the successor waits for its clients; `None`: the primary does not die.
     pub successor: Option<Awaits>,
-    /// A release that had no primary to go to is not asked for again: it is over for its caller.
+    /// Whether a release that finds no primary is not repeated: then it is over for its caller.
     pub unheard: bool,
-    /// What must be seen to happen, or the model proves less than it seems to.
+    /// The events that must be seen; otherwise the model proves less than it seems to.
     pub sometimes: Vec<Event>,
-    /// A defect in what surrounds the core.
+    /// The bug that is planted around the core.
     pub bug: Option<Bug>,
-    /// From this number on the arbiter gives the tickets of a fair lock out: with the feature
-    /// `planted` alone.
+    /// The number from which on the arbiter gives the tickets of a fair lock; only with the feature
+    /// `planted`.
     pub divert: Option<u32>,
-    /// A rule of the core that is switched off.
+    /// The rule of the core that is switched off.
     #[cfg(feature = "planted")]
     pub core_bug: Option<dlock_core::planted::Bug>,
 }
 
 impl Setup {
-    /// Makes the core of this thread the one of this setup.
+    /// Sets this thread's core up for this setup: its planted bug, and the number from which the
+    /// arbiter gives tickets.
     pub(crate) fn enter(&self) {
         #[cfg(feature = "planted")]
         {
@@ -85,7 +87,7 @@ impl Setup {
     }
 }
 
-/// What may happen somewhere in a model.
+/// An event that may be seen in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Event {
@@ -101,7 +103,7 @@ pub enum Event {
     TakenOver,
     /// The arbiter granted an expired hold on a `Steal`.
     Stolen,
-    /// A holder was told, late, that its hold was lost.
+    /// A holder learned late, from its release, that its hold was lost.
     LateRelease,
     /// The arbiter took an expired hold over for a waiter.
     Expired,
@@ -123,15 +125,15 @@ pub enum Event {
     Cancelled,
     /// A client in doubt had its last operation undone.
     Resolved,
-    /// A ticket was taken through the arbiter, since a lane is high.
+    /// A client took a ticket through the arbiter, because a ticket counter is high.
     TicketByArbiter,
     /// A compare-and-swap of the arbiter met a word that a client had changed.
     ArbiterRaced,
-    /// A client saw its turn by itself.
+    /// A client saw its turn without the arbiter.
     SawTurn,
     /// A release by the client itself met a word that the arbiter, or another reader, had changed.
     ReleaseRaced,
-    /// The lanes of a fair lock have started again.
+    /// The ticket counters of a fair lock started again.
     LapBegun,
     /// A client slept on the word.
     Parked,
@@ -139,15 +141,16 @@ pub enum Event {
     CutInChain,
     /// A client came to the successor with a grant of the predecessor on its way, which is lost.
     GrantLost,
-    /// A client changed the predecessor's word after another one had told the successor.
+    /// A client changed the predecessor's word after another client had claimed the lock at the
+    /// successor.
     LeftBehind,
     /// A hold was claimed at the successor.
     HoldClaimed,
     /// A place in the queue was claimed at the successor, and served there.
     PlaceServed,
-    /// A client was not waited for any longer.
+    /// The successor stopped waiting for a client.
     GivenUp,
-    /// A client died after it had come to the successor, which recovered.
+    /// A client died after it had come to the recovering successor.
     DiedInRecovery,
 }
 
@@ -170,48 +173,48 @@ pub(crate) enum Doing {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     pub(crate) entry: LockEntry,
-    /// The operation of its script it is at.
+    /// The index of the client's present operation in its script.
     pub(crate) at: usize,
     pub(crate) doing: Doing,
     pub(crate) operation: Option<Operation>,
-    /// Tries that its operation has left.
+    /// How often the client's operation may still try.
     pub(crate) tries: u8,
-    /// The request whose reply is waited for.
+    /// The request for whose reply the client waits.
     pub(crate) asked: Option<(Seq, Request)>,
-    /// What is on its way to the arbiter.
+    /// The client's requests that have not reached the arbiter.
     pub(crate) sent: VecDeque<(Seq, Request)>,
-    /// What is on its way to the client.
+    /// Replies that have not reached the client.
     pub(crate) inbox: VecDeque<(Seq, Reply)>,
     pub(crate) seq: u64,
     pub(crate) gone: bool,
-    /// It knows the lock: not forgotten by the primary.
+    /// Whether the primary knows the client's reference to the lock.
     pub(crate) known: bool,
-    /// What it believes to hold, until when by the true clock.
+    /// The mode in which the client believes to hold the lock, and until when, in true time.
     pub(crate) holds: Option<(Mode, ServerTime)>,
-    /// When the operation began; zero between operations.
+    /// When the client's operation began; 0 between operations.
     pub(crate) started: ServerTime,
-    /// The incarnation of the primary at which it is.
+    /// The incarnation of the primary to which the client has come.
     pub(crate) epoch: u64,
-    /// It has told that all it has; not at the first primary.
+    /// Whether the client has told its primary that it made all claims; at the first primary, true.
     pub(crate) has_said: bool,
-    /// When its primary died.
+    /// When the client's primary died; `None`: it lives.
     pub(crate) left: Option<ServerTime>,
-    /// The place with which it came to a successor, until its ticket is done.
+    /// The place in the queue with which the client came to a successor, until its ticket is done.
     pub(crate) place: Option<(Mode, Place)>,
-    /// What it believed to hold when it began to release it.
+    /// While the client releases a hold: until when it believed to have the lock.
     pub(crate) releases: Option<ServerTime>,
 }
 
-/// Everything that decides what can follow.
+/// One state: everything that decides which actions and states can follow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub(crate) clients: [Client; CLIENTS],
     pub(crate) word: u64,
-    /// The second word, and the third.
+    /// The second word of the lock; then its third.
     pub(crate) turn: u64,
     pub(crate) fence: u64,
     pub(crate) ledgers: [LedgerEntry; CLIENTS],
-    /// Before the call under way, if there is one.
+    /// The arbiter. While a call is under way: the arbiter before that call.
     pub(crate) arbiter: Arbiter,
     pub(crate) call: Option<Call>,
     pub(crate) now: ServerTime,
@@ -219,13 +222,13 @@ pub struct State {
     pub(crate) losses: u8,
     /// [`Bug::ServedTwice`]: requests that may still be served again.
     pub(crate) repeats: u8,
-    /// The incarnation that serves, or has served last.
+    /// The incarnation that serves, or the last one that has.
     pub(crate) served: u64,
-    /// Its successor, while that recovers.
+    /// The successor of the dead primary, while it recovers.
     pub(crate) recovery: Option<Recovery>,
-    /// Primaries that may still die.
+    /// How often the primary may still die.
     pub(crate) deaths: u8,
-    /// Where the lock is.
+    /// The slot of the lock.
     pub(crate) slot: Slot,
     pub(crate) violation: Option<&'static str>,
 }
@@ -247,7 +250,7 @@ impl Client {
             already: false,
             tokens: false,
         };
-        // nobody is told the name but a successor
+        // only a successor needs the name of the lock
         let name = if setup.successor.is_some() { b"l".to_vec() } else { Vec::new() };
         let desc = LockDesc { name, lock_type, lease_s: 0, tokens: false };
         let mut entry = LockEntry::new(id(i), 0, lock_type, &grant, desc);
@@ -265,7 +268,7 @@ impl Client {
             inbox: VecDeque::new(),
             seq: 0,
             gone: false,
-            // who does nothing need not be waited for
+            // a recovery need not wait for a client that does nothing
             known: setup.successor.is_none() || !setup.scripts[i].is_empty(),
             holds: None,
             started: ServerTime(0),
@@ -277,7 +280,7 @@ impl Client {
         }
     }
 
-    /// What decides nothing any more, so that states that differ in it alone are one.
+    /// Resets what no longer matters, so that states which differ only in that are one state.
     pub(crate) fn forget_all(&mut self, i: usize, setup: &Setup) {
         let fresh = Self::new(i, setup);
         let (at, sent) = (self.at, std::mem::take(&mut self.sent));
@@ -322,7 +325,7 @@ impl State {
         }
     }
 
-    /// What a client knows of the time. Its own clock goes on whatever the primary.
+    /// The clock of a client. Its own clock goes on when its primary dies.
     pub(crate) fn clock(&self, i: usize, setup: &Setup) -> Now {
         let uncertainty_ns = if setup.bug == Some(Bug::ClockTooSure) { 0 } else { UNCERTAINTY_NS };
         let own = ServerTime(self.now.0.saturating_add_signed(SKEW_NS[i]));

@@ -13,30 +13,32 @@ use std::time::Instant;
 
 use crate::tree::Programs;
 
-/// The models that take seconds: those that judge first, and those for what survives all else.
+/// The models that take seconds, each with its stage: they judge first, or only what all else has
+/// not found.
 const MODELS: [(Stage, &str); 4] = [
     (Stage::Models, "read-write: crash, tries"),
     (Stage::Models, "fair: crash, tickets given up"),
     (Stage::MoreModels, "atomic: crash, expiry"),
     (Stage::MoreModels, "fair: expiry, two clients"),
 ];
-/// Schedules of the simulator, first seed and number: first, and for those that survive them.
+/// The schedules of the simulator: the stage, the first seed and their number.
 const SCHEDULES: [(Stage, u32, u32); 2] =
     [(Stage::Schedules, 1, 20_000), (Stage::MoreSchedules, 20_001, 80_000)];
-/// The part of these schedules that is run for a quick look.
+/// A quick run has this part of the schedules: one of so many.
 const QUICK_PART: u32 = 20;
-/// A unit test that takes longer runs alone, after the others.
+/// A unit test that takes this long runs alone, after the others.
 const SLOW_S: f64 = 0.3;
-/// A check that needs this many times the processor time of a run without a mutant hangs.
+/// A check hangs if it needs so many times the processor time that it takes without a mutant,
 const TIMES_MAX: f64 = 8.0;
-/// ... and this many seconds more.
+/// and so many seconds in addition.
 const MORE_S: u64 = 15;
-/// Seconds of the clock for each second of the processor that may be used: others run as well.
+/// A check may take so many seconds by the clock for each second of the processor that it may use:
+/// other programs run as well.
 const CLOCK_TIMES: u64 = 12;
-/// Kilobytes of memory that a program may have.
+/// The most memory that a program may have, kilobytes.
 const MEMORY_KB_MAX: u64 = 6_000_000;
 
-/// What a mutant came to.
+/// The result for a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Killed by a unit test.
@@ -47,13 +49,13 @@ pub enum Verdict {
     Sim,
     /// A unit test or the simulator did not end.
     Timeout,
-    /// It does not compile.
+    /// The mutant does not compile.
     Unviable,
-    /// Nothing has found it.
+    /// No check has found the mutant.
     Survived,
 }
 
-/// What judges one after the other: the cheap first.
+/// The stages of judging, cheap checks first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Tests,
@@ -67,7 +69,7 @@ const STAGES: [Stage; 5] =
     [Stage::Tests, Stage::Models, Stage::Schedules, Stage::MoreModels, Stage::MoreSchedules];
 
 impl Stage {
-    /// What its kill is called.
+    /// The verdict if this stage kills a mutant.
     fn verdict(self) -> Verdict {
         match self {
             Stage::Tests => Verdict::Unit,
@@ -77,18 +79,18 @@ impl Stage {
     }
 }
 
-/// One program to run.
+/// A program that judges, with its arguments.
 #[derive(Clone)]
 struct Check {
     stage: Stage,
     name: String,
     program: PathBuf,
     args: Vec<String>,
-    /// Processor seconds without a mutant.
+    /// Seconds that it takes without a mutant.
     seconds: f64,
     /// The switches that it evaluates.
     reached: BTreeSet<u32>,
-    /// What it prints without a mutant, but for the time.
+    /// What it prints without a mutant that does not differ from run to run.
     printed: String,
 }
 
@@ -105,11 +107,11 @@ enum End {
 }
 
 impl Judge {
-    /// Runs every check without a mutant. `quick`: fewer schedules, and not what is for those
-    /// that survive all others.
+    /// Runs every check without a mutant. `quick`: with fewer schedules, and without the last
+    /// stages.
     ///
     /// # Errors
-    /// One of them does not pass.
+    /// If a check does not pass.
     pub fn new(programs: &Programs, scratch: &Path, quick: bool) -> Result<Self, String> {
         let mut checks = Vec::new();
         for (name, program) in &programs.tests {
@@ -156,7 +158,7 @@ impl Judge {
         Ok(())
     }
 
-    /// The same checks, by programs that are built with a mutant.
+    /// The same checks, with programs that are built with a mutant.
     pub fn with(&self, programs: &Programs) -> Self {
         let mut checks = self.checks.clone();
         for check in &mut checks {
@@ -174,8 +176,8 @@ impl Judge {
         Self { checks, scratch: self.scratch.clone() }
     }
 
-    /// Judges the mutant behind this switch, or the one that the programs are built with. Tells
-    /// what has found it, or what is known of a survivor.
+    /// Judges the mutant behind this switch. `None`: the programs are built with the mutant. The
+    /// text says which check has found it, or how a survivor was checked.
     pub fn judge(&self, switch: Option<u32>) -> (Verdict, String) {
         let reaches = |c: &&Check| switch.is_none_or(|id| c.reached.contains(&id));
         let reaching: Vec<&Check> = self.checks.iter().filter(reaches).collect();
@@ -195,7 +197,7 @@ impl Judge {
                     }
                     End::Passed(_) => {}
                     End::Failed(printed) => return (stage.verdict(), group.name_of(&printed)),
-                    // a model may have become too large: that proves nothing
+                    // the mutant may have made the model too large, so a hang proves nothing
                     End::Hung if stage.verdict() == Verdict::Models => note += ", one hung",
                     End::Hung => return (Verdict::Timeout, group.name),
                 }
@@ -205,7 +207,7 @@ impl Judge {
     }
 }
 
-/// Checks that are run as one program.
+/// Checks that are executed as one run of a program.
 struct Group {
     name: String,
     program: PathBuf,
@@ -215,7 +217,7 @@ struct Group {
     is_slow: bool,
 }
 
-/// The fast unit tests of one program are run together; the fastest programs first.
+/// Groups checks: the fast unit tests of a program run together. The fastest groups come first.
 fn grouped(checks: &[&Check]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for check in checks {
@@ -247,7 +249,7 @@ impl Group {
         run(&self.program, &self.args, &Vec::from_iter(switch), limit_s)
     }
 
-    /// What has failed: the unit test, the model or the rule of the simulator.
+    /// The name of what has failed: a unit test, a model, or a rule of the simulator.
     fn name_of(&self, printed: &str) -> String {
         let failed = |l: &str| {
             let test = l.strip_prefix("test ").and_then(|l| l.strip_suffix(" ... FAILED"));
@@ -274,7 +276,7 @@ impl Check {
 }
 
 impl Verdict {
-    /// All of them, with their names.
+    /// All verdicts with their names.
     pub const NAMES: [(Verdict, &'static str); 6] = [
         (Verdict::Unit, "unit"),
         (Verdict::Models, "models"),
@@ -284,7 +286,7 @@ impl Verdict {
         (Verdict::Survived, "survived"),
     ];
 
-    /// Its name.
+    /// The name of the verdict.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(v, _)| *v == self).map_or("", |(_, name)| name)
     }
@@ -297,13 +299,13 @@ fn tests_of(program: &Path) -> Result<Vec<String>, String> {
     Ok(text.lines().filter_map(|l| l.strip_suffix(": test")).map(Into::into).collect())
 }
 
-/// The digest in what the simulator prints: the rest tells times.
+/// The digest in the output of the simulator; the other parts contain times.
 fn lasting(printed: &str) -> String {
     let digest = printed.split("digest ").nth(1).unwrap_or_default();
     digest.split(';').next().unwrap_or_default().into()
 }
 
-/// Runs a program with a limit of its processor time, of the clock and of its memory.
+/// Runs a program with limits of its processor time, of its time by the clock, and of its memory.
 fn run(program: &Path, args: &[String], env: &[(&str, String)], limit_s: u64) -> End {
     const LIMITS: &str = "ulimit -c 0; ulimit -t \"$1\"; ulimit -v \"$2\"; shift 2; exec \"$@\"";
     let mut command = Command::new("timeout");
@@ -315,7 +317,7 @@ fn run(program: &Path, args: &[String], env: &[(&str, String)], limit_s: u64) ->
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     match (output.status.success(), output.status.code()) {
         (true, _) => End::Passed(printed),
-        // killed by the limit of its processor time, or of the clock
+        // the program was killed at the limit of processor time, or of time by the clock
         (_, None | Some(124 | 137 | 152)) => End::Hung,
         _ => End::Failed(printed),
     }

@@ -5,25 +5,25 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-/// One mutant, as it is listed.
+/// A mutant, as cargo-mutants lists it.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The file, from the root of the repository.
     pub file: String,
-    /// The function that it is in; empty in a constant.
+    /// The function in which it is; empty: it is in a constant.
     pub function: String,
-    /// What kind of change: `BinaryOperator`, `FnValue`, ...
+    /// The kind of change: `BinaryOperator`, `FnValue`, ...
     pub genre: String,
-    /// Where, as lines and columns from 1.
+    /// The part of the text that is replaced, as lines and columns from 1.
     pub span: Range<(usize, usize)>,
-    /// What is there instead.
+    /// The text that replaces it.
     pub replacement: String,
 }
 
 /// Reads the listing.
 ///
 /// # Errors
-/// Says what of it is not as expected.
+/// If an entry is not as expected; the text says which.
 pub fn parse(text: &str) -> Result<Vec<Listed>, String> {
     let all: Value = serde_json::from_str(text).map_err(|e| format!("the listing: {e}"))?;
     let all = all.as_array().ok_or("the listing is not an array")?;
@@ -53,7 +53,7 @@ pub struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Of this text.
+    /// The lines of this text.
     pub fn new(text: &'a str) -> Self {
         let ends = text.match_indices('\n').map(|(i, _)| i + 1);
         Self { text, starts: std::iter::once(0).chain(ends).collect() }

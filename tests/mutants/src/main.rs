@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The mutants, and which of them are wanted.
+/// The mutants, and which of them are to be judged.
 struct Selection {
     mutants: Vec<Mutant>,
     texts: BTreeMap<String, String>,
@@ -128,7 +128,7 @@ fn all(args: &Args) -> Result<bool, String> {
     Ok(report(args, &selection, &equivalent, &results))
 }
 
-/// Finds the listed mutants in their files, and draws those that are wanted.
+/// Finds the listed mutants in their files, and draws those that are to be judged.
 fn select(args: &Args) -> Result<Selection, String> {
     let text = std::fs::read_to_string(&args.listing).map_err(|e| format!("the listing: {e}"))?;
     let mut by_file: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -151,7 +151,8 @@ fn select(args: &Args) -> Result<Selection, String> {
     let ids = || (0u32..).zip(&mutants);
     let critical = ids().filter(|(_, m)| args.critical && named.contains_key(&name(m)));
     let critical = critical.map(|(id, _)| id).collect();
-    // by a hash of its key: other mutants of the sample stay when the code changes
+    // drawn by a hash of the key, so that the other mutants of the sample stay the same when the
+    // code changes
     let mut drawn: Vec<_> = ids().map(|(id, m)| (hash(args.seed, &m.key), id)).collect();
     drawn.sort_unstable();
     let sample = drawn.iter().take(args.sample).map(|(_, id)| *id).collect();
@@ -169,8 +170,8 @@ fn hash(seed: u64, key: &str) -> u64 {
     h ^ h >> 31
 }
 
-/// What is to be judged now: the critical ones first, each in the order of the draw, so that a
-/// part of them is a sample, too.
+/// The mutants that are to be judged now, the critical ones first. Each group has the order of the
+/// draw, so that its first part is a sample as well.
 fn wanted(args: &Args, selection: &Selection, results: &Results) -> Vec<u32> {
     let both = selection.critical.union(&selection.sample);
     let mut wanted: Vec<u32> = both.copied().collect();
@@ -273,7 +274,7 @@ fn run(
     Ok(())
 }
 
-/// Prints the table; whether nothing is left over.
+/// Prints the table. Returns whether the survivors are those that equivalent.txt names.
 fn report(
     args: &Args,
     selection: &Selection,

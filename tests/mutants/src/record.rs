@@ -10,15 +10,15 @@ use crate::judge::Verdict;
 /// The verdicts so far, one line for each: `VERDICT<tab>KEY<tab>NOTE`.
 pub struct Results {
     path: PathBuf,
-    /// By key: the verdict, and what has found the mutant.
+    /// By key: the verdict, and the check that has found the mutant.
     pub all: BTreeMap<String, (Verdict, String)>,
 }
 
 impl Results {
-    /// Reads them; there may be none.
+    /// Reads the results. The file may not exist.
     ///
     /// # Errors
-    /// A line is not one.
+    /// If a line has another form.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).unwrap_or_default();
         let mut all = BTreeMap::new();
@@ -35,10 +35,10 @@ impl Results {
         Ok(Self { path: path.into(), all })
     }
 
-    /// Adds one, and writes the file.
+    /// Adds a result, and writes the file.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn add(&mut self, key: &str, verdict: Verdict, note: String) -> Result<(), String> {
         self.all.insert(key.into(), (verdict, note));
         self.write()
@@ -47,7 +47,7 @@ impl Results {
     /// Writes the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// If it cannot be written.
     pub fn write(&self) -> Result<(), String> {
         let mut text =
             String::from("# verdict, mutant, what has found it; by scripts/mutants.sh\n");
@@ -64,7 +64,7 @@ impl Results {
 /// Reads entries with reasons: a line with a name, then indented lines that say why.
 ///
 /// # Errors
-/// A name without a reason, or twice; the other way round.
+/// If a name has no reason or occurs twice, or a reason has no name.
 pub fn reasons(path: &Path) -> Result<BTreeMap<String, String>, String> {
     let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut all: BTreeMap<String, String> = BTreeMap::new();

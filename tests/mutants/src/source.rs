@@ -13,7 +13,7 @@ use syn::visit::{self, Visit};
 
 use crate::listing::{Lines, Listed};
 
-/// Characters of the text on each side of an operator that a key has.
+/// How many characters on each side of an operator belong to a key.
 const CONTEXT_CHARS: usize = 48;
 
 /// A mutant that was found in its file.
@@ -25,37 +25,37 @@ pub struct Mutant {
     pub file: String,
     /// The function, as cargo-mutants names it.
     pub function: String,
-    /// How a switch makes it; `None`: only an edit of its own can.
+    /// How a switch makes this mutant; `None`: it can only be made by an edit of the file.
     pub change: Option<Change>,
-    /// The bytes that an edit of its own replaces, and by what.
+    /// The edit that makes the mutant: the bytes that it replaces, and the new text.
     pub edit: (Range<usize>, String),
 }
 
 /// How a switch makes a mutant.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The expression in these bytes is another one.
+    /// The expression in these bytes is replaced by this one.
     Expression(Range<usize>, String),
-    /// The function whose body begins here returns this.
+    /// The function whose body begins here returns this value.
     Body(usize, String),
-    /// The arm whose pattern ends here, perhaps with a guard, never matches.
+    /// The arm whose pattern ends here never matches; with the bytes of its guard, if it has one.
     Arm(usize, Option<Range<usize>>),
     /// This guard is always `true` or always `false`.
     Guard(Range<usize>, String),
 }
 
-/// What mutants of a file may be in.
+/// The places of a file in which mutants can be.
 #[derive(Default)]
 struct Places {
-    /// Binary and unary expressions: the whole, its operator.
+    /// Binary and unary expressions: the whole expression, and its operator.
     operators: Vec<(Range<usize>, Range<usize>)>,
-    /// Bodies of functions, from `{` to `}`; whether what they return has no name (`impl Trait`),
-    /// so that all of its values must come from one expression.
+    /// Bodies of functions, from `{` to `}`. `true`: the return type has no name (`impl Trait`), so
+    /// that all returned values must come from one expression.
     bodies: Vec<(Range<usize>, bool)>,
     arms: Vec<Arm>,
     /// Struct expressions.
     structs: Vec<Range<usize>>,
-    /// What is evaluated by the compiler, where no switch can be, with the names of constants.
+    /// Code that the compiler evaluates, where no switch can be; with the name of the constant.
     constant: Vec<(Range<usize>, String)>,
 }
 
@@ -69,7 +69,7 @@ struct Arm {
 /// Finds the listed mutants of one file in its text.
 ///
 /// # Errors
-/// Says which one is not where the listing says.
+/// If a mutant is not where the listing says; the text says which.
 pub fn find(text: &str, listed: &[Listed]) -> Result<Vec<Mutant>, String> {
     let parsed = syn::parse_file(text).map_err(|e| format!("{e}"))?;
     let mut places = Places::default();
@@ -103,7 +103,7 @@ pub fn find(text: &str, listed: &[Listed]) -> Result<Vec<Mutant>, String> {
 }
 
 impl Places {
-    /// What a mutant is called, and how a switch makes it.
+    /// The description of a mutant in its key, and how a switch makes it.
     fn locate(&self, text: &str, m: &Listed, at: Range<usize>) -> Option<(String, Option<Change>)> {
         let new = &m.replacement;
         Some(match m.genre.as_str() {

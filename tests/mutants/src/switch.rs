@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::source::Change;
 
-/// What is called at a switch.
+/// The path of the function that every switch calls.
 const IS: &str = "crate::mutant_switch::is";
 
 /// The module that every switch calls: appended to the crate's root.
@@ -63,17 +63,17 @@ pub mod mutant_switch {{
     )
 }
 
-/// A file with switches.
+/// A file in which every mutant has a switch.
 #[derive(Default)]
 pub struct Switched {
-    /// Its text.
+    /// The text with the switches.
     pub text: String,
-    /// The bytes that belong to each mutant.
+    /// The bytes of the text that belong to each mutant.
     pub ranges: Vec<(u32, Range<usize>)>,
 }
 
 impl Switched {
-    /// The mutants whose own text an error is in.
+    /// The mutants in whose own text an error is.
     pub fn at(&self, error: &Range<usize>) -> Vec<u32> {
         let meets = |r: &Range<usize>| r.start < error.end && error.start < r.end;
         let mut met: Vec<_> = self.ranges.iter().filter(|(_, r)| meets(r)).collect();
@@ -126,7 +126,7 @@ enum Kind {
     Expression,
 }
 
-/// The text with a switch for each of these changes.
+/// The text, with a switch for each of these changes.
 pub fn switched(text: &str, changes: &[(u32, &Change)]) -> Switched {
     let mut places: Vec<Place> = Vec::new();
     let guarded = |g: &Option<Range<usize>>, end: usize| g.clone().unwrap_or(end..end);
@@ -150,7 +150,7 @@ pub fn switched(text: &str, changes: &[(u32, &Change)]) -> Switched {
     out
 }
 
-/// Copies these bytes, with the places that are in them.
+/// Copies these bytes with the switches at their places.
 fn copy(text: &str, range: Range<usize>, rest: &mut &[Place], out: &mut Switched) {
     let mut at = range.start;
     while let Some((place, others)) = rest.split_first() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A copy of the repository whose mutated files have switches, and what cargo makes of it.
+//! A copy of the repository in which mutated files have switches; and how cargo checks and builds
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,23 +13,26 @@ use serde_json::Value;
 use crate::source::{Change, Mutant};
 use crate::switch::{self, Switched};
 
-/// Rounds of leaving out what the compiler refuses: one for each of its phases, and a few more.
+/// How often the mutants that the compiler refuses are left out: once for each phase of the
+/// compiler, and a few times more.
 const ROUNDS_MAX: usize = 40;
-/// What the copy has: all that the core, the models and the simulator are built from.
+/// The parts of the repository that are copied: all from which the core, the models and the
+/// simulator are built.
 const COPIED: [&str; 5] = ["Cargo.toml", "Cargo.lock", "dlock-core", "include", "tests"];
 /// The crate that has the mutants.
 const CORE: &str = "dlock-core";
-/// Its root, which gets the module that all switches call.
+/// The root of that crate, which gets the module that all switches call.
 pub const LIB: &str = "dlock-core/src/lib.rs";
 
-/// Errors of types: what is of a wrong type in its own branch is so as an edit, too.
+/// Codes of type errors. A mutant with a type error in its branch of a switch has one as an edit as
+/// well.
 const TYPES: [&str; 4] = ["E0277", "E0308", "E0369", "E0600"];
 
 /// What became of the switches.
 pub struct Switches {
-    /// Mutants that have one.
+    /// The mutants that have a switch.
     pub on: BTreeSet<u32>,
-    /// Mutants that do not compile.
+    /// The mutants that do not compile, neither with a switch nor as an edit.
     pub unviable: BTreeSet<u32>,
 }
 
@@ -38,10 +42,10 @@ pub struct Tree {
     target: PathBuf,
 }
 
-/// A program to run: its path, and its name.
+/// A program to run: its name, and its path.
 pub type Program = (String, PathBuf);
 
-/// What judges mutants.
+/// The programs that judge mutants.
 #[derive(Clone)]
 pub struct Programs {
     /// The test programs of dlock-core.
@@ -53,11 +57,11 @@ pub struct Programs {
 }
 
 impl Tree {
-    /// Brings the copy up to date, but for the files that get switches; a file that has not changed
-    /// is not touched.
+    /// Brings the copy up to date, except for the files that get switches. A file that has not
+    /// changed is not written.
     ///
     /// # Errors
-    /// `git` cannot be run, or a file cannot be copied.
+    /// If `git` cannot be run, or a file cannot be copied.
     pub fn copy(
         repository: &Path,
         root: PathBuf,
@@ -72,7 +76,7 @@ impl Tree {
         for path in listed.split('\0').filter(|path| !path.is_empty()) {
             let top = path.split('/').next().unwrap_or_default();
             let from = repository.join(path);
-            // of the other members of the workspace cargo reads the manifests
+            // cargo reads the manifests of the other members of the workspace
             let is_copied = COPIED.contains(&top) || manifests(path);
             if is_copied && !except.contains_key(path) && from.is_file() {
                 let bytes = fs::read(&from).map_err(|e| format!("{path}: {e}"))?;
@@ -82,21 +86,21 @@ impl Tree {
         Ok(Self { root, target })
     }
 
-    /// Writes a file, if it is another one.
+    /// Writes a file, unless it has this content already.
     pub fn write(&self, file: &str, text: &str) -> Result<(), String> {
         write(&self.root.join(file), text.as_bytes())
     }
 
-    /// Puts the switches of all mutants that compile as switches into the copy.
+    /// Gives a switch to every mutant that compiles with one.
     ///
     /// # Errors
-    /// The core does not compile, and no mutant is at fault.
+    /// If the core does not compile, and no mutant is the reason.
     pub fn switch(
         &self,
         texts: &BTreeMap<String, String>,
         mutants: &[Mutant],
     ) -> Result<Switches, String> {
-        // those that were refused before are left out at once
+        // mutants that were refused in an earlier run are left out from the start
         let list = self.target.join("refused.txt");
         let old = fs::read_to_string(&list).unwrap_or_default();
         let mut refused: BTreeMap<&str, String> = BTreeMap::new();
@@ -157,13 +161,13 @@ impl Tree {
         Ok(files)
     }
 
-    /// Whether the core compiles with this text of one file, which is left as it is.
+    /// Whether the core compiles with this text of one file. The file keeps the text.
     pub fn compiles(&self, file: &str, text: &str) -> Result<bool, String> {
         self.write(file, text)?;
         Ok(self.errors()?.is_empty())
     }
 
-    /// What the compiler says of the core.
+    /// The errors that the compiler finds in the core.
     fn errors(&self) -> Result<Vec<CompileError>, String> {
         let (messages, text, success) =
             self.cargo(&["check", "--locked", "-p", CORE, "--message-format=json"])?;
@@ -174,7 +178,7 @@ impl Tree {
         Ok(errors)
     }
 
-    /// Builds what judges.
+    /// Builds the programs that judge.
     pub fn build(&self) -> Result<Programs, String> {
         let programs = |messages: &[Value]| -> Vec<Program> {
             let one = |m: &Value| {
@@ -206,8 +210,8 @@ impl Tree {
         }
     }
 
-    /// Runs cargo with what makes an edit, a build and a test fast; its messages, what it wrote
-    /// beside them, and whether it was content.
+    /// Runs cargo with settings for fast builds and tests. Returns its messages, its other output,
+    /// and whether it succeeded.
     fn cargo(&self, args: &[&str]) -> Result<(Vec<Value>, String, bool), String> {
         let mut command = Command::new("cargo");
         command.args(args).current_dir(&self.root).stdin(Stdio::null());

@@ -18,10 +18,10 @@ pub enum LockOp {
     Unlock(u8),
 }
 
-/// What it was told.
+/// The result that a thread was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
-    /// It holds the lock, or has released it.
+    /// The thread holds the lock, or has released it.
     Ok,
     /// Another client holds the lock.
     Refused,
@@ -65,9 +65,9 @@ impl SequentialSpec for SequentialLock {
 /// One line of a history: a call, or its return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Thread, operation.
+    /// A call: the thread, and its operation.
     Call(u8, LockOp),
-    /// Thread, what it was told.
+    /// A return: the thread, and the result that it was told.
     Return(u8, Told),
 }
 
@@ -75,7 +75,7 @@ pub enum Line {
 /// yes, `-` told no.
 ///
 /// # Panics
-/// If it is none.
+/// If the text is not a history.
 pub fn history(text: &str) -> Vec<Line> {
     let line = |word: &str| {
         let (who, what) = word.split_at(1);

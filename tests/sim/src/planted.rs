@@ -22,8 +22,8 @@ pub fn search(name: &str, from: u64, schedules_max: u64) -> Option<(u64, String)
     found
 }
 
-/// The first seed from `from` on whose digest differs with the bug. `None`: the scenario does not
-/// use the rule.
+/// The first seed from `from` on whose schedule takes another course with the bug, as the digests
+/// of its traces show. `None`: the scenario does not use the rule.
 pub fn seen(name: &str, from: u64, schedules_max: u64) -> Option<u64> {
     let scenario = system::scenario_of(name);
     let found = (from..from + schedules_max).find(|&seed| {
@@ -37,7 +37,8 @@ pub fn seen(name: &str, from: u64, schedules_max: u64) -> Option<u64> {
     found
 }
 
-/// Runs the schedule of the seed that finds this bug with all rules on; returns what it violates.
+/// Runs the schedule that finds this bug, without the bug: no rule is taken out. Returns what the
+/// schedule violates.
 pub fn with_all_rules(name: &str, seed: u64) -> Option<String> {
     let bugs = system::plant("")?;
     system::run(system::scenario_of(name), seed, bugs, false)?.violation

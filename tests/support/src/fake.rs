@@ -38,21 +38,21 @@ pub struct Fake {
     pub publishes: AtomicU64,
     /// Whether chains reach the words without the primary, and each verb has a cost.
     pub one_sided: AtomicBool,
-    /// Whether the words are in memory of this host.
+    /// Whether the words are in the memory of this host.
     pub local: AtomicBool,
     /// The ledger entries that were written within chains.
     pub chained: Mutex<Vec<LedgerEntry>>,
     /// The ledger entries that were written alone.
     pub notes: Mutex<Vec<LedgerEntry>>,
-    /// Whether the connection is gone.
+    /// Whether the connection has ended.
     pub gone: AtomicBool,
-    /// Whether the server clock is not known yet, and is being asked for.
+    /// Whether the server clock is still unknown, while the client asks for it.
     pub clockless: AtomicBool,
     /// The requests that were sent.
     pub requests: Mutex<Vec<Request>>,
     /// The requests whose replies were given up.
     pub forgotten: Mutex<Vec<Seq>>,
-    /// Calls that execute chains.
+    /// How many calls have executed chains.
     pub executes: AtomicU64,
     answers: Mutex<Box<Answers>>,
     replies: Mutex<HashMap<Seq, Reply>>,
@@ -66,7 +66,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// A fake without words; it answers every request with `Done`.
+    /// A fake whose words are all 0; it answers every request with `Done`.
     pub fn new() -> Self {
         Self {
             words: Mutex::default(),

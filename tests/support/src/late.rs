@@ -26,12 +26,12 @@ const STUCK: Duration = Duration::from_secs(120);
 /// The number of a posted chain that is held here, and executed when it is polled.
 const LATE: Seq = Seq(u64::MAX);
 
-/// A place where a chain or a reply is held up.
+/// A place at which a chain or a reply can be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// A chain, before it is executed.
     Chain,
-    /// A chain that was posted: it is executed when it is polled, not before.
+    /// A posted chain, which is executed when it is polled, and not before.
     Poll,
     /// A reply that has come, before it is returned.
     Reply,
@@ -39,7 +39,7 @@ pub enum Point {
 
 #[derive(Default)]
 struct Gate {
-    /// The place, and how many pass it before one is held.
+    /// Where the next one is to be held, and how many pass there before.
     next: Option<(Point, u32)>,
     is_held: bool,
     is_open: bool,
@@ -58,7 +58,7 @@ pub struct Late {
 }
 
 impl Late {
-    /// In front of the executor `inner`; its clock is `ahead_ns` ahead of the primary's.
+    /// An executor in front of `inner`, with a clock that is `ahead_ns` ahead of the primary's.
     pub fn new(inner: Arc<dyn Executor>, ahead_ns: i64) -> Self {
         let (gate, changed) = (Mutex::default(), Condvar::new());
         Self { inner, ahead_ns, mute: AtomicBool::new(false), gate, changed }
@@ -70,7 +70,8 @@ impl Late {
         *self.gate.lock() = Gate { next: Some((point, pass)), ..Gate::default() };
     }
 
-    /// Waits until something is held up, or `is_over`; returns whether something is.
+    /// Waits until a chain or reply is held, or `is_over` returns true; returns whether one is
+    /// held.
     pub fn is_reached(&self, mut is_over: impl FnMut() -> bool) -> bool {
         let mut gate = self.gate.lock();
         while !gate.is_held && !is_over() {

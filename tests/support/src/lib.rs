@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What several test suites share: a model of lock memory, executors that can be held up, random
-//! numbers.
+//! Helpers that several test suites share: a model of lock memory, executors that can be held up,
+//! random numbers.
 #![forbid(unsafe_code)]
 
 mod dice;

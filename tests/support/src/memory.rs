@@ -10,7 +10,7 @@ use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::memory::words::LedgerEntry;
 
-/// Words and ledger entries are zero until they are set.
+/// Lock memory, in which words and ledger entries are 0 until they are set.
 #[derive(Debug, Default)]
 pub struct Memory {
     /// The words, by their index in memory.
@@ -24,7 +24,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A word.
+    /// The value of a word.
     pub fn peek(&self, addr: WordAddr) -> u64 {
         self.words.get(&addr.index()).copied().unwrap_or(0)
     }

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 
 use crate::tree::File;
 
-/// Columns of a line of Markdown, but of a row of a table.
+/// The most columns of a line of Markdown; rows of tables may be wider.
 pub const MARKDOWN_COLUMNS_MAX: usize = 100;
-/// Bytes of a record of a decision.
+/// The most bytes in the record of a decision.
 pub const RECORD_BYTES_MAX: usize = 4_000;
-/// Bytes of ARCHITECTURE.md: a map that is longer is not read.
+/// The most bytes in ARCHITECTURE.md. A longer map would not be read.
 pub const ARCHITECTURE_BYTES_MAX: usize = 14_000;
-/// Bytes of all Markdown.
+/// The most bytes in all Markdown files together.
 pub const MARKDOWN_BYTES_MAX: usize = 220_000;
-/// Lines of CHANGELOG.md, and lines of one of its entries.
+/// The most lines in CHANGELOG.md.
 pub const CHANGELOG_LINES_MAX: usize = 80;
-/// See [`CHANGELOG_LINES_MAX`].
+/// The most lines in one entry of CHANGELOG.md.
 pub const CHANGELOG_ENTRY_LINES_MAX: usize = 2;
 /// The kinds of entries that Keep a Changelog has.
 const CHANGELOG_KINDS: [&str; 6] =
@@ -46,7 +46,8 @@ const CHECKED: [&str; 18] = [
 ];
 /// Parts of [`CHECKED`] whose comments are still to be mended.
 const UNCHECKED: [&str; 2] = ["tests/models/", "tests/sim/"];
-/// Extensions of files whose comments begin with `//`, `/*` or `*`, and with `#`.
+/// Extensions of files whose comments begin with `//`, `/*` or `*`; below, of those whose comments
+/// begin with `#`.
 const SLASHES: [&str; 5] = ["rs", "c", "h", "cpp", "hpp"];
 const HASHES: [&str; 5] = ["sh", "py", "toml", "cmake", "service"];
 
@@ -74,7 +75,8 @@ pub fn vague_words(files: &[File]) -> Vec<String> {
     offences
 }
 
-/// The comment of a line, or nothing. Text in quotes that looks like one counts as one.
+/// The comment of a line; empty if there is none. A text in quotes that looks like a comment counts
+/// as one.
 fn comment<'a>(extension: &str, line: &'a str) -> &'a str {
     let marks: &[&str] = match extension {
         e if SLASHES.contains(&e) => &["//", "/*"],
@@ -90,7 +92,7 @@ fn comment<'a>(extension: &str, line: &'a str) -> &'a str {
     }
 }
 
-/// Whether the word is there by itself: names of tests may have it.
+/// Whether the text contains this word alone: it may be a part of a test's name.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.split(|c| !is_part(c)).any(|w| w.eq_ignore_ascii_case(word))
@@ -111,7 +113,7 @@ pub fn wide_markdown(files: &[File]) -> Vec<String> {
     offences
 }
 
-/// Documents that are too long, one by one and together.
+/// Documents that are too long; each one, and all together.
 pub fn long_documents(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     let mut sum = 0;
@@ -133,7 +135,7 @@ pub fn long_documents(files: &[File]) -> Vec<String> {
     offences
 }
 
-/// A changelog that is too long, has an entry that is, or another kind of entries than
+/// A changelog or an entry that is too long, and entries under other headings than
 /// `CHANGELOG_KINDS`.
 pub fn changelog_offences(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
@@ -161,7 +163,7 @@ pub fn changelog_offences(files: &[File]) -> Vec<String> {
     offences
 }
 
-/// Links between documents whose file or heading is not there.
+/// Links between documents that lead to a missing file or heading.
 pub fn broken_links(files: &[File]) -> Vec<String> {
     let paths: BTreeSet<&str> = files.iter().map(|f| f.path.as_str()).collect();
     let mut offences = Vec::new();

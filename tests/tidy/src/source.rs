@@ -6,11 +6,11 @@ use std::{env, fs};
 
 use crate::tree::File;
 
-/// Lines of code in a file; its `mod tests` does not count.
+/// The most lines of code in a file, without its `mod tests`.
 pub const CODE_LINES_MAX: usize = 600;
-/// Columns of a line of Rust.
+/// The most columns in a line of Rust.
 pub const COLUMNS_MAX: usize = 100;
-/// Lines within which the licence line stands: after `#!` and XML declarations.
+/// The licence line is within so many lines from the top: `#!` and XML declarations come before it.
 const LICENCE_WITHIN: usize = 3;
 /// The folders in which `unsafe` is permitted.
 const UNSAFE_PERMITTED: [&str; 2] = ["dlock-fabric/", "dlock-ffi/"];
@@ -36,7 +36,7 @@ pub fn without_licence(files: &[File]) -> Vec<String> {
     files.iter().filter(|f| is_source(f)).filter(missing).map(offence).collect()
 }
 
-/// Files with more code than one concept needs.
+/// Files that are too long, which usually contain more than one concept.
 pub fn too_long(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for file in files.iter().filter(|f| ["rs", "c", "h", "cpp"].contains(&f.extension())) {
@@ -94,9 +94,10 @@ pub fn stray_unsafe(files: &[File]) -> Vec<String> {
     offences
 }
 
-/// Hash tables where the primary's state is kept: when one grows, a single insertion moves all of
-/// it, and all clients wait. Trees and lists by number grow in small steps. And two primaries that
-/// are told the same must do the same, in the same order.
+/// Hash tables in the code of the primary's state. When such a table grows, one insertion moves the
+/// whole table, and all clients wait; trees and lists by number grow in small steps. Also, two
+/// primaries with the same input must do the same in the same order, but the order of a hash table
+/// is random.
 pub fn tables_that_move(files: &[File]) -> Vec<String> {
     let mut offences = Vec::new();
     for file in files.iter().filter(|f| f.path.starts_with("dlock-core/src/")) {
@@ -110,7 +111,7 @@ pub fn tables_that_move(files: &[File]) -> Vec<String> {
     offences
 }
 
-/// The keyword as code: neither in a comment nor in a string.
+/// Whether the keyword is in the code of this line, not in a comment or a string.
 fn has_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or("");
     let mut in_string = false;
@@ -126,11 +127,11 @@ fn has_unsafe(line: &str) -> bool {
     words.split(' ').any(|w| w == "unsafe")
 }
 
-/// Names of the machine on which something was written: its folders, its registries.
+/// Traces of the machine on which a file was written: names of its folders and registries.
 ///
-/// What to look for comes from the machine on which the test runs, so that a trace is found
-/// where it would be left: the folder of the checkout, the home folder, and the hosts that
-/// cargo's configuration names. Homes of other people are found everywhere.
+/// The names come from the machine on which the test runs, because traces are usually left there:
+/// the folder of the checkout, the home folder, and the hosts in cargo's configuration. Home
+/// folders of other people are found everywhere.
 pub fn machine_traces(files: &[File], root: &Path) -> Vec<String> {
     let traces = traces_of_this_machine(root);
     let mut offences = Vec::new();
@@ -145,8 +146,9 @@ pub fn machine_traces(files: &[File], root: &Path) -> Vec<String> {
     offences
 }
 
-/// Sources of the libraries that read the environment beside `dlock_fabric::os::environment`, which
-/// knows when it is that of a caller with fewer rights. Programs have no more rights than those.
+/// Library sources that read the environment without `dlock_fabric::os::environment`, which ignores
+/// it for a caller that has fewer rights than the process. Programs may read it: they have no more
+/// rights than their caller.
 pub fn stray_environment(files: &[File]) -> Vec<String> {
     const LIBRARIES: [&str; 4] = ["dlock-core/", "dlock-fabric/", "dlock-client/", "dlock-ffi/"];
     let is_library = |path: &str| {
@@ -206,8 +208,8 @@ fn names_a_home(line: &str, home: &str) -> bool {
     })
 }
 
-/// Test programs that want an RDMA device and that no case of the SoftRoCE suite runs: everywhere
-/// else they skip what wants it.
+/// Test programs that need an RDMA device, and that no case of the SoftRoCE suite runs. Elsewhere
+/// such programs skip their tests.
 pub fn without_a_device(files: &[File]) -> Vec<String> {
     let cases = |f: &&File| f.path.starts_with("tests/rxe/cases/") && f.extension() == "sh";
     let cases: Vec<&File> = files.iter().filter(cases).collect();

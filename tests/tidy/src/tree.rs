@@ -9,7 +9,7 @@ use std::process::Command;
 pub struct File {
     /// Its path from the root of the repository, with `/`.
     pub path: String,
-    /// What is in it.
+    /// The content of the file.
     pub text: String,
 }
 

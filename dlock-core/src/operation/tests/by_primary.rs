@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations whose chains the primary executes, and notes in the ledger.
+//! Operations whose chains the primary executes; the primary also writes their effect into the
+//! ledger.
 
 use super::*;
 use crate::clock::Lease;
@@ -11,7 +12,8 @@ fn noted(lock_type: LockType) -> LockEntry {
     e
 }
 
-/// The reader steps back: its ledger says that it intends to be one.
+/// A reader that finds a writer steps back, and its chain clears the ledger entry, which says that
+/// it intends to read.
 #[test]
 fn a_reader_that_is_not_inside_is_not_taken_for_one() {
     let mut e = noted(LockType::Rw);
@@ -22,7 +24,7 @@ fn a_reader_that_is_not_inside_is_not_taken_for_one() {
     assert!(matches!(posted[..], [WordOp::Faa { .. }, WordOp::WriteLedger { .. }]), "{posted:?}");
 }
 
-/// It may have been passed over.
+/// The claim of the ticket may be over by then, and the arbiter may have passed the ticket over.
 #[test]
 fn a_ticket_whose_answer_came_late_is_asked_for() {
     let mut e = noted(LockType::Fair);
@@ -36,7 +38,7 @@ fn a_ticket_whose_answer_came_late_is_asked_for() {
 
 const LOCK_TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 
-/// A lock of this kind that was free, and is held.
+/// A lock of this kind that was free and that the client now holds.
 fn held_at_once(lock_type: LockType, by_primary: bool) -> LockEntry {
     let mut e = entry(lock_type);
     e.is_by_primary(by_primary);
@@ -45,7 +47,7 @@ fn held_at_once(lock_type: LockType, by_primary: bool) -> LockEntry {
     e
 }
 
-/// The word of a lock that it holds, while others wait.
+/// The word of a lock that the client holds while other clients wait.
 fn waited_for(lock_type: LockType) -> u64 {
     let deadline = at(0).deadline(Lease::secs(5));
     match lock_type {
@@ -62,7 +64,7 @@ fn is_release(effect: &Effect) -> bool {
     matches!(effect, Effect::Ask { request: Request::Release { .. }, .. })
 }
 
-/// The first effect of a release.
+/// Begins a release; returns the operation and its first effect.
 fn releases(e: &mut LockEntry) -> (Operation, Effect) {
     let mut o = begin(e, Op::Unlock);
     let effect = o.next(e);
@@ -76,7 +78,8 @@ fn ends(mut o: Operation, e: &mut LockEntry, word: u64) {
     assert_eq!(done(result.expect("it ends")), Status::Success);
 }
 
-/// Its chain finds that others wait, and it asks the primary; the word that this leaves.
+/// Releases a lock by a chain, which finds that other clients wait, and then asks the primary.
+/// Returns the word that this leaves.
 fn releases_in_vain_first(e: &mut LockEntry) -> u64 {
     let lock_type = e.lock_type();
     let (mut o, first) = releases(e);
@@ -96,7 +99,7 @@ fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
     for lock_type in LOCK_TYPES {
         let mut e = held_at_once(lock_type, true);
         let others = releases_in_vain_first(&mut e);
-        // the word that each release leaves: with others, with others, free
+        // the words that the releases leave: other clients wait, other clients wait, free
         for word in [others, others, 0] {
             assert_eq!(finish(&mut e, TAKE, 0).status, Status::Success);
             let (o, first) = releases(&mut e);
@@ -109,7 +112,8 @@ fn while_others_wait_a_release_asks_at_once_and_when_nobody_does_no_more() {
     }
 }
 
-/// One that reaches the words itself has released the lock before it could ask.
+/// A client that operates on the words itself begins with its chain: it would not save a message by
+/// asking the primary first.
 #[test]
 fn where_the_client_notes_a_release_begins_with_its_chain() {
     for lock_type in LOCK_TYPES {

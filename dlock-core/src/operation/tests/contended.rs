@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client asks about a hold whose program listens, and what it makes of the answers.
+//! What a client asks about a hold whose program listens, and how it handles the answers.
 
 use super::*;
 use crate::lock::{Heard, Listening, ASK_AGAIN_NS, ASK_NS_MIN};
@@ -54,7 +54,7 @@ fn a_deadline_is_told_at_once_and_once() {
     assert_eq!(l.asks(&e, at(2 * NS)), Some((1, listen(true, until))));
     let (mut unasked, after) = (0, 2 * NS + ASK_NS_MIN);
     for n in 0..1_000 {
-        // a primary that answers at once, and always the same
+        // the primary answers at once, always with the same answer
         unasked += u32::from(l.asks(&e, at(after + n)).is_none());
         assert_eq!(l.answered(1, contended(1, until), &e, at(after + n)), None);
     }
@@ -81,7 +81,7 @@ fn an_answer_about_an_earlier_hold_is_dropped() {
     assert_eq!(l.answered(2, contended(1, 0), &e, at(4)), its);
 }
 
-/// The hold of an atomic lock is released; the word was as it should be.
+/// Releases an atomic lock whose word is as the client expects.
 fn release(e: &mut LockEntry) {
     let (client, timeout) = (e.client().get(), e.deadline());
     let word = AtomicWord::new().with_client(client).with_timeout(timeout).into_bits();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is counted for the primary, and the readers that it is asked for.
+//! The counts that a client keeps for the primary, and its questions for the number of readers.
 
 use super::*;
 use crate::clock::{Deadline, Lease};
 use crate::memory::words::Ticket;
 use crate::token::Token;
 
-/// What is counted for the primary before an operation has this end, after `outcome`.
+/// Carries an operation out whose first chain has this outcome. Returns the counter that the client
+/// increases for the primary, and the final status.
 fn counted(e: &mut LockEntry, op: Op, outcome: Outcome) -> (Option<Counter>, Status) {
     let mut o = begin(e, op);
     let _ = posted(o.next(e));
@@ -58,7 +59,7 @@ fn what_the_arbiter_decides_it_counts_itself() {
     assert_eq!(counted(e, Op::Unlock, Outcome::Unknown).0, None, "nothing is known");
 }
 
-/// The readers inside that a view tells.
+/// The number of readers in the view of a result.
 fn readers(effect: Effect) -> u32 {
     match effect {
         Effect::Done(OpResult { view: Some(View::Fair { t_value: Some(t), .. }), .. }) => t >> 26,
@@ -66,7 +67,7 @@ fn readers(effect: Effect) -> u32 {
     }
 }
 
-/// A shared ticket behind a writer, behind whom two shares were taken.
+/// Takes a shared ticket behind a writer and two readers.
 fn behind_a_writer(e: &mut LockEntry) -> Operation {
     let mut o = begin(e, Op::TryLock { mode: S, lease: Lease::secs(5) });
     let _ = posted(o.next(e));
@@ -93,7 +94,7 @@ fn readers_that_the_word_does_not_tell_are_asked_for_if_wanted() {
     assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
     assert_eq!(readers(o.next(&mut e)), 2);
 
-    // no answer, or another one: the result counts all the same
+    // without an answer, or with an error, the result counts as it is
     for answer in [None, Some(Err(Status::BadResponse))] {
         let mut e = entry(LockType::Fair);
         e.asks_readers(true);
@@ -125,7 +126,8 @@ fn readers_are_not_asked_for_when_the_time_is_up() {
     }
 }
 
-/// The first grant comes too late; the second wait is denied by the arbiter, which counts it.
+/// The first grant comes too late, and the arbiter refuses the second wait. The arbiter counts that
+/// itself, so the client must not.
 #[test]
 fn what_the_arbiter_was_asked_for_twice_it_counts_itself() {
     let mut e = entry(LockType::Atomic);

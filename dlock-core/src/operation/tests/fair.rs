@@ -26,7 +26,7 @@ fn turn(nx: u32, ns: u32) -> TurnWord {
     TurnWord::new().with_nx(nx).with_ns(ns)
 }
 
-/// The claim that a chain writes.
+/// The ledger entry that a chain writes.
 fn claim(word_op: WordOp) -> LedgerEntry {
     match word_op {
         WordOp::WriteLedger { value, .. } => LedgerEntry::from_bits(value),
@@ -38,7 +38,7 @@ fn try_for(mode: Mode, lease: Lease) -> Op {
     Op::TryLock { mode, lease }
 }
 
-/// The first chain of an acquire has found these words.
+/// Begins an acquire whose first chain finds these words.
 fn takes(e: &mut LockEntry, op: Op, found: [u64; 3], ns: u64) -> Operation {
     let mut o = begin(e, op);
     let [ledger, WordOp::Faa { addr: W0, .. }, LOOK] = posted(o.next(e))[..] else { panic!() };
@@ -47,7 +47,7 @@ fn takes(e: &mut LockEntry, op: Op, found: [u64; 3], ns: u64) -> Operation {
     o
 }
 
-/// Held since the start, with the first ticket.
+/// A lock that the client holds since the start under the first ticket.
 fn holds(mode: Mode, lease: Lease) -> LockEntry {
     let mut e = fair();
     let mut o = takes(&mut e, try_for(mode, lease), [0; 3], 1);
@@ -55,7 +55,7 @@ fn holds(mode: Mode, lease: Lease) -> LockEntry {
     e
 }
 
-/// It may have been granted since, with a lease that outlasts the session.
+/// The ticket may have been granted since then, with a lease that outlasts the session.
 #[test]
 fn a_ticket_that_lapsed_is_undone_before_another_one_is_taken() {
     let mut e = fair();
@@ -66,13 +66,13 @@ fn a_ticket_that_lapsed_is_undone_before_another_one_is_taken() {
     assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Resolve { .. }, .. }));
 }
 
-/// Its status, whatever is done before it is told.
+/// The status of the result, after all effects that come before it.
 fn finally(o: &mut Operation, e: &mut LockEntry) -> Status {
     let mut effects = std::iter::repeat_with(|| o.next(e));
     done(effects.find(|effect| matches!(effect, Effect::Done(_))).unwrap())
 }
 
-/// It is held until then.
+/// The deadline in a result that says that the lock is held.
 fn ends(effect: Effect) -> Deadline {
     match effect {
         Effect::Done(OpResult {
@@ -142,7 +142,7 @@ fn each_ticket_has_a_stamp_of_its_own() {
     assert!(stamps.windows(2).all(|two| two[0] != two[1]), "{stamps:?}");
 }
 
-/// Its claim may be over at the primary: it could have been passed.
+/// The claim may be over at the primary, which could have passed the ticket over.
 #[test]
 fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
     let mut e = fair();
@@ -153,7 +153,8 @@ fn a_turn_that_is_seen_after_the_claim_is_over_is_asked_for() {
     assert!(matches!(asked(o.next(&mut e)), Request::Wait { ticket: Some(_), .. }));
 }
 
-/// The arbiter may be just about to pass the ticket, by what it has read while the claim was over.
+/// The arbiter may have read the ledger after the claim was over, and may be about to pass the
+/// ticket over.
 #[test]
 fn a_claim_that_is_over_is_not_renewed_by_its_client() {
     let op = Op::Lock { mode: X, lease: Lease::secs(1) };
@@ -161,7 +162,7 @@ fn a_claim_that_is_over_is_not_renewed_by_its_client() {
     let is_over = |ns: &u64| at(*ns).maybe_expired(claimed);
     let end = claimed.expiry().0 - START;
     assert!(is_over(&end) && !is_over(&(end - 1_000)));
-    // the first chain comes late, or a look
+    // the claim is over when the first chain ends, or when the first look does
     for (first, looks) in [(end, 0), (end - 1_000, 1)] {
         let mut e = fair();
         let (mut now, mut looked) = (first, 0);
@@ -189,7 +190,7 @@ fn a_ticket_behind_others_is_kept_for_a_grace_if_its_client_does_not_wait() {
     assert_eq!(entry.deadline(), at(0).deadline(FAIR_GRACE));
     assert_eq!(o.next(&mut e), Effect::Count(Counter::Again));
     assert_eq!(done(o.next(&mut e)), Status::Again);
-    // the second call looks; if it is not its turn, the arbiter decides
+    // the second call looks once; if the turn has not come, the client asks the arbiter
     let mut o = begins(&mut e, TAKE, NS);
     let chain = posted(o.next(&mut e));
     let [ledger, LOOK] = chain[..] else { panic!("{chain:?}") };
@@ -238,7 +239,7 @@ fn a_long_lease_is_claimed_once_the_turn_is_there() {
     }
 }
 
-/// The write may have come after the turn was passed.
+/// The ledger write of the extension may have come after the arbiter passed the turn on.
 #[test]
 fn an_extend_whose_outcome_is_late_is_for_the_arbiter_to_confirm() {
     let extend = Op::Extend { mode: X, lease: Lease::secs(9) };
@@ -255,7 +256,7 @@ fn an_extend_whose_outcome_is_late_is_for_the_arbiter_to_confirm() {
     assert!(
         matches!(asked(o.next(&mut e)), Request::Extend { lease, .. } if lease == Lease::secs(9))
     );
-    // passed, or of another lap
+    // the turn was passed on, or belongs to another lap
     for [word, lap] in [[turn(1, 0).into_bits(), 0], [0, 7]] {
         let mut e = holds(X, Lease::secs(5));
         let mut o = begins(&mut e, extend, NS);
@@ -284,7 +285,8 @@ fn a_hold_that_may_be_over_is_released_by_the_arbiter() {
     }
 }
 
-/// The first chain has said none, and has not passed the turn on: a client sleeps on the word.
+/// The first chain has cleared the ledger entry, but could not pass the turn on, because another
+/// client sleeps on the word.
 #[test]
 fn a_release_that_found_its_turn_is_a_success_if_a_second_chain_does_not() {
     let parked = turn(0, 0).with_parked(true).into_bits();
@@ -304,7 +306,7 @@ fn a_release_that_found_its_turn_is_a_success_if_a_second_chain_does_not() {
 #[test]
 fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
     let told = turn(0, 0).with_told(true).into_bits();
-    // seen before
+    // the client has seen `told` before the release: no chain of the release has found the turn
     let mut e = fair();
     let mut o = takes(&mut e, TAKE, [0, told, 0], 1);
     assert_eq!(done(o.next(&mut e)), Status::Success);
@@ -313,7 +315,8 @@ fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
     o.reply(&mut e, Ok(Reply::Denied { status: Status::Fail, word: 0 }), at(3));
     assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
     assert_eq!(finally(&mut o, &mut e), Status::Fail, "no compare-and-swap found the turn");
-    // found: its chain has said none, and the arbiter may have passed the turn since
+    // The chain of the release found its turn and cleared the ledger entry; the arbiter may have
+    // passed the turn on since.
     for reply in [
         Reply::Done { word: turn(1, 0).into_bits() },
         Reply::Denied { status: Status::Fail, word: turn(1, 0).into_bits() },
@@ -325,7 +328,8 @@ fn a_turn_that_is_awaited_at_the_arbiter_is_passed_on_by_it() {
             o.outcome(&mut e, values(&vec![told; chain.len()]), at(ns));
             assert!(matches!(asked(o.next(&mut e)), Request::Release { .. }));
             o.reply(&mut e, Ok(reply), at(ns + 1));
-            // a share may have been counted as done at the same turn
+            // a shared hold may have been counted as done at the same turn, so its lease must still
+            // run
             let is_late = mode == S && ns > 5 * NS && matches!(reply, Reply::Denied { .. });
             let expected = if is_late { Status::Fail } else { Status::Success };
             assert_eq!(finally(&mut o, &mut e), expected, "{mode:?} {ns} {reply:?}");
@@ -345,7 +349,7 @@ fn a_share_is_released_from_what_others_have_left() {
     o.outcome(&mut e, values(&[expect]), at(4));
     assert_eq!(o.next(&mut e), Effect::WriteLedger(LedgerEntry::new()));
     assert_eq!(done(o.next(&mut e)), Status::Success);
-    // the turn is another one's
+    // the turn belongs to another ticket
     let mut e = holds(S, Lease::secs(5));
     let (mut o, effect) = first_of_release(&mut e, 2);
     let _ = posted(effect);
@@ -384,13 +388,13 @@ fn a_high_number_is_no_ticket() {
     let mut e = fair();
     let mut o = takes(&mut e, LOCK, [taken(FAIR_DIVERT, 0), 0, 0], 1);
     assert!(matches!(asked(o.next(&mut e)), Request::TakeTicket { mode: X, .. }));
-    // the lanes have started again
+    // the counters have started again from 0, so the client takes a ticket by itself
     o.reply(&mut e, Ok(Reply::Done { word: 0 }), at(NS));
     let chain = posted(o.next(&mut e));
     assert!(matches!(chain[..], [_, WordOp::Faa { .. }, LOOK]), "{chain:?}");
     o.outcome(&mut e, values(&[0, 0, 0, 77]), at(NS + 1));
     assert_eq!(ends(o.next(&mut e)), at(NS).deadline(Lease::secs(5)));
-    // or the arbiter has given one out
+    // or the arbiter gives the client a ticket
     let mut e = fair();
     let mut o = takes(&mut e, LOCK, [taken(FAIR_DIVERT, 0), 0, 0], 1);
     let _ = asked(o.next(&mut e));
@@ -400,7 +404,7 @@ fn a_high_number_is_no_ticket() {
     assert_eq!(waits, Some(ticket));
 }
 
-/// A client that waits where it shares memory with the others.
+/// Makes the entry that of a client on shared memory, which may sleep on the word.
 fn parks(e: &mut LockEntry) {
     e.may_park(true);
     e.reads_are_free(true);

@@ -8,20 +8,22 @@ use crate::clock::Lease;
 use crate::memory::words::RwWord;
 use crate::wire::message::Reply;
 
-/// A word, a ledger entry and a clock that moves with everything that is done.
+/// The state outside the client: a word, a ledger entry, a primary, and a clock that moves with
+/// each step.
 #[derive(Clone, Debug, PartialEq)]
 struct World {
     word: u64,
-    /// Of a fair lock, and its lap.
+    /// Fair locks: the turn word, and the lap.
     turn: [u64; 2],
     ledger: u64,
     at_ns: u64,
     horizon_ns: u64,
-    /// How long each thing takes, by turns.
+    /// How long the steps take, one after the other, again and again.
     takes_ns: [u64; 5],
-    /// What becomes of a chain, by turns: `None`: it is executed.
+    /// The outcomes of the chains, one after the other, again and again. `None`: the chain is
+    /// executed.
     lost: [Option<Outcome>; 3],
-    /// What a primary answers.
+    /// The primary's answer to every request.
     answer: Result<Reply, Status>,
     log: Vec<String>,
 }
@@ -70,7 +72,7 @@ impl World {
     }
 }
 
-/// From effect to effect.
+/// Carries an operation out, effect by effect.
 fn carry_out(w: &mut World, e: &mut LockEntry, mut o: Operation, mut last: Now) -> OpResult {
     loop {
         match o.next(e) {
@@ -129,7 +131,7 @@ fn by_effect(w: &mut World, e: &mut LockEntry, op: Op, decided: &mut u32) -> OpR
     carry_out(w, e, o, after)
 }
 
-/// Numbers that look random, and are the same in every run.
+/// A generator of numbers that look random and are the same in every run.
 struct Draw(u64);
 
 impl Draw {
@@ -148,7 +150,7 @@ fn told([turn, lap]: [u64; 2]) -> [u64; 2] {
     [TurnWord::from_bits(turn).with_told(true).into_bits(), lap]
 }
 
-/// What others may have made of a word.
+/// What other clients may have made of the word.
 fn meddled(draw: &mut Draw, lock_type: LockType, word: u64) -> u64 {
     match (lock_type, draw.below(6)) {
         (LockType::Atomic, 0) => others_word(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Leases that the library renews: when it posts, what ends that, and when it gives a hold up.
+//! Leases that the library renews: when it posts a renewal, what ends the renewals, and when it
+//! gives a hold up.
 
 use super::*;
 use crate::clock::{Deadline, Lease};
@@ -7,7 +8,7 @@ use crate::ids::{Epoch, LockId};
 use crate::lock::{Due, Heard, Listening, Loss, LOST_AHEAD_NS};
 use crate::wire::control::LockGrant;
 
-/// A hold of 5 s: over for sure at the end of the sixth.
+/// When a lease of 5 s has surely ended, counted from the start.
 const END_NS: u64 = 5 * NS + TICK_NS;
 const DUE_NS: u64 = 5 * NS / 3;
 
@@ -22,7 +23,7 @@ fn renewal(e: &mut LockEntry, ns: u64) -> Operation {
     Operation::renew(e, at(ns)).expect("it is due")
 }
 
-/// Carries a renewal out; every chain has this outcome.
+/// Carries an operation out; every chain has this outcome.
 fn ends(e: &mut LockEntry, mut o: Operation, outcome: Outcome, ns: u64) -> Status {
     loop {
         match o.next(e) {
@@ -36,7 +37,7 @@ fn ends(e: &mut LockEntry, mut o: Operation, outcome: Outcome, ns: u64) -> Statu
     }
 }
 
-/// A call of the program; every chain finds this word.
+/// Makes a call of the program; every chain finds this word.
 fn call(e: &mut LockEntry, op: Op, word: u64) -> Status {
     match Operation::begin(e, op, at(0), bounds()) {
         Started::Done(result) => result.status,
@@ -44,7 +45,7 @@ fn call(e: &mut LockEntry, op: Op, word: u64) -> Status {
     }
 }
 
-/// The word, or the turn and its lap, as they are while the lock is held.
+/// What a chain finds while the client holds the lock: the word, or the turn and its lap.
 fn own(e: &LockEntry) -> Outcome {
     match e.lock_type() {
         LockType::Fair => values(&[0, 0, 0]),
@@ -83,7 +84,7 @@ fn a_lease_of_half_a_second_is_renewed_in_time_too() {
     assert_eq!(ends(&mut e, o, outcome, ns), Status::Success);
     let end_ns = at(ns).deadline(half).expiry().0 - START;
     assert_eq!(e.deadline().expiry().0 - START, end_ns);
-    // and tried again, without an answer, up to the end
+    // the renewal is tried again, without an answer, up to the end of the lease
     let mut tries = 0;
     loop {
         match e.due(false, at(ns)) {
@@ -125,11 +126,11 @@ fn a_renewal_without_an_answer_is_tried_again_up_to_the_end_and_then_the_hold_is
     assert!(tries >= 6, "{tries}");
     assert!(e.is_lost());
     assert_eq!(e.due(false, at(ns)), Due::Over);
-    // its program is told by its next call, and that comes to nothing
+    // the program learns of the loss from its next call, which has no other effect
     assert_eq!(call(&mut e, Op::Unlock, 0), Status::Fail);
 }
 
-/// The program is stopped for longer than its lease.
+/// The program was stopped for longer than its lease.
 #[test]
 fn a_hold_whose_lease_is_over_is_lost_and_not_renewed() {
     let mut e = renewed(LockType::Atomic);
@@ -137,7 +138,7 @@ fn a_hold_whose_lease_is_over_is_lost_and_not_renewed() {
     assert!(e.is_lost());
 }
 
-/// The arbiter is asked first what it makes of the hold.
+/// Before the other acquire, the client has the arbiter undo the old hold.
 #[test]
 fn a_hold_that_is_over_is_given_up_for_another_acquire_and_undone_before_it() {
     for lock_type in [LockType::Atomic, LockType::Fair] {
@@ -149,7 +150,7 @@ fn a_hold_that_is_over_is_given_up_for_another_acquire_and_undone_before_it() {
         assert!(!e.gives_up_what_is_over(at(END_NS)), "{lock_type:?}: nothing is held");
         let mut o = begin(&mut e, TAKE);
         assert!(matches!(o.next(&mut e), Effect::Ask { request: Request::Resolve { .. }, .. }));
-        // one that was lost before
+        // a hold that was lost before is given up in the same way
         let mut e = renewed(lock_type);
         assert_eq!(e.due(false, at(20 * NS)), Due::Lost);
         assert!(e.gives_up_what_is_over(at(20 * NS)) && e.refs() == 0 && !e.is_lost());
@@ -164,13 +165,14 @@ fn a_renewal_ends_with_its_hold() {
     let own = word(&e);
     assert_eq!(call(&mut e, Op::Unlock, own), Status::Success);
     assert_eq!(e.due(false, at(1)), Due::Over);
-    // the next hold has asked for none
+    // no renewal was requested for the next hold
     assert_eq!(call(&mut e, TAKE, 0), Status::Success);
     assert_eq!(e.due(false, at(1)), Due::Over);
     assert!(Operation::renew(&mut e, at(DUE_NS)).is_none());
 }
 
-/// The program has asked for the end. Nothing keeps the lock from others then but its lease.
+/// After the program has asked for the end of the hold, only the lease keeps the lock from others,
+/// so the library must not renew it.
 #[test]
 fn a_hold_whose_release_had_no_answer_is_not_renewed() {
     for lost in [Outcome::Unknown, Outcome::Refused(Status::NotReady)] {
@@ -247,7 +249,7 @@ fn a_hold_without_an_end_is_not_renewed() {
     assert_eq!(e.due(false, at(DUE_NS)), Due::Over);
 }
 
-/// The successor is asked what it makes of the claim, and then for a longer lease.
+/// The client first asks the successor to confirm the claim, and then for a longer lease.
 #[test]
 fn a_renewal_goes_on_at_a_successor() {
     let mut e = renewed(LockType::Atomic);
@@ -274,7 +276,7 @@ fn a_renewal_goes_on_at_a_successor() {
     );
 }
 
-/// All that is to be told now.
+/// All events that are due now.
 fn told(listening: &mut Listening, e: &LockEntry, ns: u64) -> Vec<(u64, Heard)> {
     std::iter::from_fn(|| listening.next(e, at(ns))).collect()
 }
@@ -287,14 +289,14 @@ fn a_loss_is_told_before_the_next_grant() {
         assert_eq!(told(&mut l, &e, 2), []);
         assert_eq!(e.due(true, at(END_NS - LOST_AHEAD_NS)), Due::Lost, "also without a renewal");
         assert_eq!(call(&mut e, Op::Unlock, 0), Status::Fail);
-        // nobody has looked in between
+        // the listener did not look in between
         e = again(e);
         let both = [(1, Heard::Lost(Loss::Expired)), (2, Heard::Granted)];
         assert_eq!(told(&mut l, &e, 5), both, "{lock_type:?}");
     }
 }
 
-/// The lock is held once more.
+/// Acquires the lock once more.
 fn again(mut e: LockEntry) -> LockEntry {
     let mut o = begin(&mut e, TAKE);
     loop {
@@ -348,7 +350,7 @@ fn a_renewal_that_fails_is_told_once_until_one_is_answered() {
     }
 }
 
-/// Why it was lost, as far as the client can tell.
+/// Each loss is reported with its reason, as far as the client can tell it.
 #[test]
 fn a_loss_has_a_reason() {
     let lost = |lose: fn(&mut LockEntry) -> u64| {

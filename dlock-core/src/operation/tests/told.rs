@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a caller is told: not past the horizon, and of readers that the word does not show.
+//! Results that come late: what the caller still gets as a success after the horizon, after a
+//! lease, or from a batch. And views of locks with readers that the word does not show.
 
 use super::*;
 use crate::clock::Lease;
 
-/// The horizon is the end of what has no lease; a lease outlasts it.
+/// A hold without a lease ends with the horizon; a lease outlasts it.
 #[test]
 fn a_hold_without_a_lease_is_not_told_past_the_horizon() {
     let until = |ns: u64| Now { horizon_ns: START + 10, ..at(ns) };
@@ -45,7 +46,7 @@ fn a_share_whose_ledger_write_lasts_past_the_horizon_is_given_back() {
     assert_eq!(done(o.next(&mut e)), Status::Fail);
 }
 
-/// The client has no horizon; its session was replaced after a lapse while the ledger was written.
+/// The client has no horizon, but a lapse ended its session while it wrote its ledger.
 #[test]
 fn a_share_of_a_session_that_has_ended_is_given_back() {
     for (horizon_ns, status) in [(u64::MAX, Status::Success), (0, Status::Fail)] {
@@ -65,7 +66,8 @@ fn a_share_of_a_session_that_has_ended_is_given_back() {
     }
 }
 
-/// All of a batch are told together: another item may have taken longer than the horizon.
+/// The caller gets the results of a batch together, and other items may have taken until after the
+/// horizon.
 #[test]
 fn a_batch_gives_back_what_the_horizon_has_ended_meanwhile() {
     let (mut batch, mut rig) = batch(vec![entry(LockType::Rw)], &[(TAKE, 0)]);
@@ -101,7 +103,7 @@ fn what_is_given_up_twice_was_given_up_for_the_first_reason() {
     assert_eq!(done(o.next(&mut e)), Status::TimedOut);
 }
 
-/// A future that is polled late.
+/// A future may be polled long after the grant.
 #[test]
 fn a_hold_is_told_later_only_while_its_lease_or_its_session_lasts() {
     use crate::operation::lease::may_be_told;
@@ -125,7 +127,7 @@ fn a_result_that_is_told_late_is_counted_once() {
     assert_eq!(done(o.next(&mut e)), Status::Fail);
 }
 
-/// A grant that was late comes to a call that has no time left, or 1 ns.
+/// The grant comes after its lease to a call that has 1 ns left, or nothing.
 #[test]
 fn a_late_grant_is_waited_for_anew_only_while_there_is_time() {
     for (left_ns, is_asked) in [(1, true), (0, false)] {
@@ -144,7 +146,7 @@ fn a_late_grant_is_waited_for_anew_only_while_there_is_time() {
     }
 }
 
-/// What is decided and not told yet is no grant of this operation: it was had before.
+/// The hold existed before the operation, so giving the operation up must not undo the hold.
 #[test]
 fn an_extension_that_is_given_up_before_it_is_told_leaves_the_hold() {
     let mut e = held(LockType::Atomic);
@@ -170,7 +172,8 @@ fn a_refusal_that_is_given_up_before_it_is_told_leaves_nothing_in_doubt() {
     assert!(!e.in_doubt());
 }
 
-/// The one before it in the batch has released what was held before.
+/// An earlier item of the batch has released the client's former hold, so nothing but the new hold
+/// is undone.
 #[test]
 fn what_a_batch_has_taken_anew_and_cannot_tell_is_undone_at_once() {
     let e = held(LockType::Atomic);
@@ -187,7 +190,7 @@ fn what_a_batch_has_taken_anew_and_cannot_tell_is_undone_at_once() {
     assert_eq!(batch.next(&mut rig), None);
 }
 
-/// For the items after it, as if another client had it.
+/// For later items of the batch, the lock counts as held by another client.
 #[test]
 fn a_read_write_lock_that_a_batch_has_taken_exclusively_is_taken() {
     for mode in [X, S] {

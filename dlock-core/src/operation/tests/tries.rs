@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who finds the lock held tries again before it queues, and for how long.
+//! How an operation that finds the lock held tries again before it queues, and for how long.
 
 use super::*;
 use crate::clock::{Deadline, Lease};
@@ -17,7 +17,7 @@ fn trying(lock_type: LockType) -> LockEntry {
     e
 }
 
-/// A hold of another client, told apart by its number.
+/// A hold of another client. Holds with different numbers have different words.
 fn hold(lock_type: LockType, number: u64) -> u64 {
     match lock_type {
         LockType::Rw => RwWord::new().with_client(8 + number as u32).into_bits(),
@@ -39,7 +39,7 @@ fn is_wait(effect: &Effect) -> bool {
     matches!(effect, Effect::Ask { request: Request::Wait { .. }, .. })
 }
 
-/// Carries out what follows, up to a pause or the wait; what is posted finds this word.
+/// Carries an operation out up to a pause or to its wait; every chain finds this word.
 fn tries(o: &mut Operation, e: &mut LockEntry, word: u64) -> Effect {
     loop {
         match o.next(e) {
@@ -98,7 +98,7 @@ fn who_has_lost_against_so_many_holds_queues() {
     }
 }
 
-/// A clock that stands still does not keep it from that.
+/// The limit also holds for a client whose clock stands still.
 #[test]
 fn who_has_tried_so_often_queues_whatever_it_finds() {
     let mut e = trying(LockType::Atomic);
@@ -128,7 +128,7 @@ fn who_has_lost_the_lock_to_others_pauses_for_a_quarter_of_the_hold() {
     }
 }
 
-/// Tries that find this hold, so that it is no longer looked at all the time.
+/// Makes so many tries, all of which find this hold, that the client begins to pause between them.
 fn tires(o: &mut Operation, e: &mut LockEntry, same: u64) {
     for _ in 0..TRIES_AT_ONCE_MAX {
         assert!(matches!(tries(o, e, same), Effect::Pause { .. }));
@@ -179,7 +179,7 @@ fn who_finds_the_same_hold_pauses_longer_and_longer_and_then_queues() {
         assert_eq!(pause_ns(effect), pause, "{ns}");
         o.paused(&mut e, at(ns));
     }
-    // a later hold of others is as good as the first
+    // a new hold of another client is looked at without pauses, as the first one was
     assert_eq!(pause_ns(tries(&mut o, &mut e, hold(LockType::Atomic, 1))), 0);
     let later = first + TRY_SAME_HOLD_NS_MAX;
     o.paused(&mut e, at(later));
@@ -201,7 +201,7 @@ fn who_does_not_pause_queues() {
     assert!(o.is_waiting(), "for the grant");
 }
 
-/// Its own wait ends at once, or tells what there is to tell.
+/// A wait at the primary ends at once if no time is left, or reports what there is to report.
 #[test]
 fn who_has_no_time_left_after_a_pause_queues() {
     let until_ns = bounds().grant_until_ns - START;
@@ -231,7 +231,8 @@ fn a_pause_that_lasts_past_the_horizon_or_into_another_session_ends_the_call() {
     }
 }
 
-/// A reader that adds itself to a lock that another one owns is in the way of who takes it next.
+/// A reader that adds itself to a lock with an owner is in the way of the client that takes the
+/// lock next, so the reader looks first.
 #[test]
 fn a_reader_looks_before_it_tries_again() {
     let mut e = trying(LockType::Rw);
@@ -252,7 +253,8 @@ fn a_reader_looks_before_it_tries_again() {
     assert!(matches!(ops[..], [WordOp::WriteLedger { .. }, WordOp::Faa { .. }]), "{ops:?}");
 }
 
-/// Readers come and go: to one that waits for their owner to leave it is the same hold.
+/// Other readers add themselves and step back while the owner holds the lock. For a reader that
+/// waits for the owner, that is one hold all the time.
 #[test]
 fn readers_that_step_back_are_no_other_hold() {
     let mut e = trying(LockType::Rw);
@@ -265,7 +267,7 @@ fn readers_that_step_back_are_no_other_hold() {
     }
 }
 
-/// Nobody else would wake those who wait.
+/// The reader queues at the arbiter, because otherwise the waiting clients would not be woken.
 #[test]
 fn a_reader_that_leaves_a_free_lock_with_waiters_queues_and_wakes_them_so() {
     let mut e = trying(LockType::Rw);

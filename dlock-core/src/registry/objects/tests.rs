@@ -104,7 +104,7 @@ fn a_recycled_object_has_the_new_value_and_shares_nothing_with_the_old_one() {
     let entry = w.reg.clients.get(client(2)).unwrap().handle(old.handle).unwrap();
     assert_eq!((entry.slot, entry.what), (old.slot, What::Stale(id)));
     assert_eq!(w.reg.objects.quarantined(), 1);
-    // Its release changes nothing but the quarantine, and is one.
+    // releasing the stale handle succeeds, and changes nothing but the quarantine
     assert_eq!(w.release(2, id), Ok(()));
     assert_eq!(w.release(2, id), Err(Status::ObjectNotGet));
     assert_eq!(w.reg.objects.quarantined(), 0);

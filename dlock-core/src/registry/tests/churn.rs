@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Long random sequences of operations against models too simple to be wrong.
+//! Long random sequences of operations, compared with models that are simple enough to be right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ fn replace(reg: &mut Registry, mem: &mut Memory, now: ServerTime, who: ClientId)
     reg.clients.add(who).unwrap();
 }
 
-/// The id rule of the C API, by the book.
+/// The id that the rule of the C API gives.
 fn expected_id(name: &[u8], counter: &mut i32, used: &BTreeSet<i32>) -> i32 {
     let hash = name_hash(name) as i32;
     if hash > 0 && !used.contains(&hash) {
@@ -170,7 +170,7 @@ fn locks_agree_with_the_model_after_any_operations() {
 
 // ---------------------------------------------------------------------------------- objects
 
-/// §5 of the facts, word by word.
+/// A state object as the C API describes it.
 struct ModelObject {
     id: i32,
     owner: Option<ClientId>,
@@ -193,7 +193,7 @@ struct ObjectWorld {
     now: u64,
     objects: BTreeMap<Vec<u8>, ModelObject>,
     counter: i32,
-    /// What clients believe to have got: the object's incarnation may be gone.
+    /// The grants that clients believe to have. The object of a grant may be gone.
     grants: BTreeMap<(ClientId, ObjectId), ObjectGrant>,
 }
 
@@ -250,7 +250,8 @@ impl ObjectWorld {
         Ok(object.id)
     }
 
-    /// The one thing the model asks the tables: quarantine is an improvement on the facts.
+    /// Whether there is no room. This is all that the model asks of the tables, because quarantined
+    /// slots exist only there.
     fn is_full(&self) -> bool {
         self.objects.len() + self.reg.objects.quarantined() == OBJECTS_MAX
     }
@@ -341,7 +342,7 @@ impl ObjectWorld {
         });
     }
 
-    /// Every client adds through what it believes to have got, as the data path would.
+    /// Every client adds to each object that it believes to have, as the data path would.
     fn use_all(&mut self) {
         for (&(who, id), &grant) in &self.grants {
             let object = self.objects.values_mut().find(|o| o.id == id.0);
@@ -357,7 +358,8 @@ impl ObjectWorld {
                     object.value = object.value.wrapping_add(3);
                 }
                 None => {
-                    // An RDMA client finds out after the fact: no other value may change.
+                    // an RDMA client notices only afterwards that the object is gone: the addition
+                    // must change no other object
                     assert!(!is_current && entry.what == What::Stale(id));
                     self.mem.faa(addr, 1_000_000);
                 }

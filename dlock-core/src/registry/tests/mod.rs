@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests of the tables share. They run inside of this crate, as they call what is private,
-//! so `tests/support` cannot serve them.
+//! Common parts of the unit tests of the tables. They call private functions, so they cannot be in
+//! `tests/support`.
 
 mod churn;
 

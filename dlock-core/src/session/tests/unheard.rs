@@ -28,7 +28,7 @@ fn a_release_that_finds_no_primary_is_one_all_the_same() {
     assert_eq!(left.release_unheard(Status::BadResponse, now), None);
 }
 
-/// Another client may have the lock by then.
+/// Another client may have the lock once either is over.
 #[test]
 fn a_release_that_finds_no_primary_fails_once_the_lease_or_the_horizon_may_be_over() {
     let refused = Status::BadResponse;
@@ -54,7 +54,7 @@ fn a_release_that_finds_no_primary_fails_once_the_lease_or_the_horizon_may_be_ov
     }
 }
 
-/// The successor's clock is not the one that the lease was judged by: the client's own counts.
+/// The successor's clock did not judge the lease, so the release counts by the client's own clock.
 #[test]
 fn a_claim_that_is_not_confirmed_is_released_by_what_was_sure_when_it_was_claimed() {
     let horizon_ns = 1_004 * NS;
@@ -95,7 +95,8 @@ fn a_claim_that_is_not_confirmed_is_released_by_what_was_sure_when_it_was_claime
     }
 }
 
-/// Each of those who have entered it is told so, and the last ends it.
+/// The program has entered the hold several times: the release of each entry returns the loss, and
+/// the last one ends the hold.
 #[test]
 fn a_hold_that_was_entered_again_is_not_said_to_be_held_still_past_the_horizon() {
     let now = Now::exact(ServerTime(1_001 * NS));

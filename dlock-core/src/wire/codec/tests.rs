@@ -122,7 +122,7 @@ fn reply(g: &mut Gen, variant: usize) -> Reply {
     }
 }
 
-/// One frame of every variant of everything.
+/// Frames with every variant of every kind of message.
 fn one_of_each(g: &mut Gen) -> Vec<Frame> {
     let seq = Seq(g.next());
     let mut frames = Vec::new();
@@ -166,7 +166,7 @@ fn decoded(bytes: &[u8]) -> Result<Frame, FrameError> {
     }
 }
 
-/// Lists short enough that flipping every bit of the frame stays cheap.
+/// Whether the frame is short enough for a test that flips each of its bits.
 fn is_small(bytes: &[u8]) -> bool {
     bytes.len() <= 1_500
 }
@@ -376,7 +376,7 @@ fn a_wrong_header_is_refused() {
 
 #[test]
 fn a_client_of_another_version_can_be_told_so() {
-    // Tag, version range, and then what that version has there.
+    // a tag and the range of versions, then bytes that only that version knows
     for (version, tag) in [(0, 0), (0, 1), (2, 0), (2, 1)] {
         let mut bytes = b"DL\x09\x01\x0e\0\0\0\x2a\0\0\0\0\0\0\0".to_vec();
         bytes[2] = version;

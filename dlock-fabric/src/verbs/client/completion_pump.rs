@@ -110,7 +110,7 @@ struct Park {
 /// The parts of a [`CompletionPump`].
 #[derive(Debug)]
 pub(super) struct CompletionPumpParts {
-    /// The queue pair of the chains.
+    /// The queue pair for chains.
     pub(super) chains: Arc<Qp>,
     /// The number of the poster that posts without waiting.
     pub(super) ring_owner: u16,
@@ -383,7 +383,7 @@ impl CompletionPump {
             self.fail();
             return None;
         }
-        // completions that came before the queue was armed raise no event, so this takes them
+        // completions that came before the queue was armed raise no event, so take them now
         self.look_for_sure();
         let found = ready();
         if found.is_none() && !self.is_broken() && self.channel.wait(deadline).is_err() {

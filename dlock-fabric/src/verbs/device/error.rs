@@ -33,9 +33,9 @@ pub enum VerbsError {
     /// A queue has no room for this many work requests.
     #[error("a queue pair of {has} work requests cannot give {wanted} more; make it larger")]
     QueueTooSmall {
-        /// The number asked for.
+        /// The number of work requests that was asked for.
         wanted: u32,
-        /// The number there is.
+        /// The number of work requests that the queue pair has.
         has: u32,
     },
     /// A forked child may not use its parent's device.

@@ -6,7 +6,7 @@
 //!   RETRY_EXC_ERR; the queue pair is in error, everything behind is flushed
 //! ```
 //! The InfiniBand specification lets a device take up to four times the nominal timeout. A request
-//! that gets through restarts the retry count of those behind it.
+//! that gets through restarts the retry count for the requests behind it.
 
 use std::time::Duration;
 

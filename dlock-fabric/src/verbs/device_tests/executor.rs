@@ -143,7 +143,7 @@ fn lost_updates(site: &mut Site, sessions: &[Session], adds: fn(&mut NicMemory))
 
 #[test]
 fn what_the_primary_does_by_its_loopback_is_atomic_with_its_clients_and_by_its_cpu_is_not() {
-    // A lost update appears only if an emulated processor is interrupted at the right moment.
+    // An update is lost only if an emulated processor is interrupted at the right moment.
     const TRIED_FOR: Duration = Duration::from_secs(150);
     let Some(mut site) = Site::new(false) else { return };
     let by_loopback = |memory: &mut NicMemory| {
@@ -155,12 +155,13 @@ fn what_the_primary_does_by_its_loopback_is_atomic_with_its_clients_and_by_its_c
         let _ = writeln!(std::io::stderr(), "skipped: this device is atomic with the CPU");
         return;
     }
-    // The rule is switched off here. If no device ever lost an update, the rule would be untested.
+    // Here the primary breaks the rule, and adds by the CPU. If no device ever lost an update, the
+    // test of the rule would show nothing.
     let by_cpu = |memory: &mut NicMemory| {
         for _ in 0..100 {
             memory.cpu_word(w0(2)).faa(1);
         }
-        // so that the hundred additions count as one, as in `lost_updates`
+        // the hundred additions must count as one, as they do in `lost_updates`
         memory.cpu_word(w0(2)).faa(1u64.wrapping_sub(100));
     };
     let begin = Instant::now();
@@ -184,7 +185,7 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         assert!(exec.is_alive() && exec.probe());
         let posted = exec.post(&add(0, 1));
         while exec.poll(posted).is_none() {}
-        // The client's process has died, so it closes nothing in order.
+        // the process of the client has died, so it closes nothing
         drop(peer);
         let start = Instant::now();
         exec.execute(&[add(0, 1), add(1, 1)], &mut outcome, PATIENCE);
@@ -198,7 +199,7 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         assert!(!exec.flush_ledger(PATIENCE));
         exec.write_ledger(Handle(0), LedgerEntry::new());
         assert_eq!(site.memory.read(w0(0)), 2);
-        // The liveness connection tells the primary.
+        // the end of the liveness connection tells the primary
         let mut one = [0];
         assert_eq!(std::io::Read::read(&mut &line, &mut one).unwrap(), 0);
     }
@@ -237,7 +238,7 @@ fn a_chain_that_is_not_waited_for_long_enough_is_unknown_and_its_slots_are_not_u
         }
         match outcome[0] {
             Outcome::Unknown => unknown += 1,
-            // The operations under way may take all slots of the poster.
+            // the operations under way may use up all slots of the poster
             Outcome::Refused(Status::TimedOut) => {
                 assert_eq!(values(&session.run(add(3, 0))).len(), 1);
                 site.memory.faa(w0(0), 1);
@@ -275,7 +276,7 @@ fn posted_chains_are_many_at_once_and_asked_for_in_any_order() {
         }
         assert_eq!(session.exec.poll(posted[0]), Some(Outcome::Unknown), "only once");
     }
-    // Outcomes that no caller fetches hold up no other operation.
+    // outcomes that are never fetched must not hold up other operations
     let left: Vec<_> = (0..1_000).map(|_| session.exec.post(&add(5, 1))).collect();
     let chain = add(6, 3).then(WordOp::WriteLedger { handle: Handle(1), value: 4 });
     let last = session.exec.post(&chain.then(WordOp::Read { addr: w0(6) }));
@@ -306,7 +307,7 @@ fn a_sleepy_client_gets_what_a_busy_one_gets() {
 fn a_primary_that_does_nothing_stops_nobody() {
     let Some(mut site) = Site::new(false) else { return };
     let session = site.join();
-    // The primary's side is not polled, as if its process were stopped.
+    // the test does not poll the primary's side, as if the primary's process were stopped
     let start = Instant::now();
     for i in 0..2_000 {
         let now = session.exec.now();
@@ -314,7 +315,7 @@ fn a_primary_that_does_nothing_stops_nobody() {
         assert_eq!(session.old(add(0, 1)), i);
         session.exec.write_ledger(Handle(0), LedgerEntry::from_bits(i));
         if i % 100 == 0 {
-            // Makes the last reading of the server clock old.
+            // makes the estimate of the server clock stale
             session.exec.clock.age(2_000_000_000);
         }
     }

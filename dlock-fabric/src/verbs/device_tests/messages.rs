@@ -58,7 +58,7 @@ fn text(number: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (number * 31 + i) as u8).collect()
 }
 
-/// Takes everything that has come; returns the messages.
+/// Handles all completions that have come; returns the messages.
 fn drain(end: &mut (Messages, Arc<Cq>)) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut some = [Completion::default(); 4];
@@ -85,7 +85,7 @@ fn messages_arrive_whole_and_in_order_however_unbalanced() {
     let mut sent = [0, 0];
     let mut got = [0, 0];
     let until = Instant::now() + PATIENCE;
-    // The first end sends all the time, and the second one now and then, until both have sent all.
+    // the first end sends all the time, and the second end now and then
     while got != [40, 400] {
         assert!(Instant::now() < until, "stuck at {sent:?}, {got:?}");
         for (end, total) in [(0, 400), (1, 40)] {
@@ -132,7 +132,7 @@ fn a_receiver_that_takes_nothing_stops_the_sender_and_not_the_queue_pair() {
 fn a_peer_that_breaks_the_message_rules_is_cut_off() {
     let Some(context) = device() else { return };
     let spec = MessageSpec { slots: 8, peer_slots: 8, bytes: 64 };
-    // Credits that the peer has never received.
+    // returns credits that the peer has never received
     let mut ends = talkers(&context, spec);
     ends[1].0.forge(3);
     ends[1].0.send(b"x").unwrap();
@@ -141,7 +141,7 @@ fn a_peer_that_breaks_the_message_rules_is_cut_off() {
     assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     let after = ends[0].0.send(b"x");
     assert!(matches!(after, Err(MessageError::Broken { .. })), "{after:?}");
-    // Bare returns without credits, and one with a payload.
+    // bare returns without credits, and a bare return with a payload
     for (owed, bytes) in [(0, &b""[..]), (0, b"x"), (3, b"x")] {
         let mut ends = talkers(&context, spec);
         for _ in 0..owed {
@@ -159,13 +159,13 @@ fn a_peer_that_breaks_the_message_rules_is_cut_off() {
         };
         assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
     }
-    // A message that returns no credits.
+    // a message without the immediate value, so that it returns no credits
     let mut ends = talkers(&context, spec);
     ends[1].0.post_without_credits();
     let completion = next(&ends[0].1);
     let refused = ends[0].0.take(&completion, &mut Vec::new());
     assert!(matches!(refused, Err(MessageError::Peer(_))), "{refused:?}");
-    // A message that is longer than agreed.
+    // a message that is longer than the two ends have agreed
     let mut ends = talkers_with(&context, [spec, MessageSpec { bytes: 1_000, ..spec }]);
     ends[1].0.send(&[1; 65]).unwrap();
     let completion = next(&ends[0].1);

@@ -14,7 +14,7 @@ use dlock_core::wire::message::{Reply, Request};
 use super::session::*;
 use super::*;
 
-/// A site, and options that request a device other than the site's.
+/// A site, and client options that name a second device.
 fn apart() -> Option<(Site, VerbsOptions)> {
     let site = Site::new(false)?;
     let own = site.host.context().device().name.clone();
@@ -32,7 +32,7 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
     let Some((mut site, options)) = apart() else { return };
     let Session { exec, mut peer, client, line: _line } = site.join_with(options);
     let unknown = AtomicU32::new(0);
-    // A value may be lost with its packet (see `poster`), but never an effect.
+    // a value may be lost with its packet (see `poster`), but an effect never
     let known = |outcome: &Outcome| match outcome {
         Outcome::Unknown => {
             unknown.fetch_add(1, Ordering::SeqCst);
@@ -111,7 +111,7 @@ fn a_primary_whose_link_is_down_goes_on_when_it_is_up_again() {
         assert_eq!(site.memory.faa(w0(0), 1), 2 * round);
         link("down");
         let up = std::thread::spawn(|| {
-            // During this time the operation can only wait.
+            // while the interface is down, the operation can only wait
             std::thread::sleep(Duration::from_secs(1));
             link("up");
         });
@@ -127,7 +127,7 @@ fn no_request_overtakes_a_chain_that_was_given_up() {
     let session = site.join_with(options);
     let chains = [add(9, 1); BATCH_MAX];
     let mut given_up = 0;
-    // The primary reads no request, so there are no more than it has buffers for.
+    // the primary takes no request, so the test sends fewer than the primary has buffers for
     for _ in 0..crate::verbs::RING_SLOTS - 2 {
         let mut outcomes = [Outcome::Unknown; BATCH_MAX];
         session.exec.execute(&chains, &mut outcomes, Duration::ZERO);
@@ -136,7 +136,7 @@ fn no_request_overtakes_a_chain_that_was_given_up() {
         assert_eq!(session.exec.pump.abandoned().count(), 0);
         session.exec.forget(seq);
     }
-    // On a fast network every chain may be executed before the test looks.
+    // on a fast network every chain may be executed before the test can look
     let delayed = std::env::var_os("DLOCK_TEST_DELAYED").is_some();
     assert!(given_up > 0 || !delayed, "every chain was executed at once");
     assert_eq!(site.memory.read(w0(9)), 14 * BATCH_MAX as u64);

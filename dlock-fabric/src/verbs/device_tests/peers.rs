@@ -86,7 +86,7 @@ fn a_primary_that_takes_nothing_makes_requests_time_out_and_stops_no_chain() {
     let mut outcome = [Outcome::Unknown];
     exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
     assert_eq!(values(&outcome[0]), [0]);
-    // The client reads again: every request is answered, and there is room.
+    // once the client reads again, every request is answered, and there is room for more
     let work = || {
         for (i, seq) in sent.iter().enumerate() {
             assert_eq!(exec.reply(*seq, PATIENCE), done(i as u64));
@@ -121,7 +121,7 @@ fn a_client_that_reads_nothing_fills_its_own_ring_and_nobody_elses() {
         assert_eq!(exec.reply(seq, PATIENCE), done(4));
     };
     answering(&site.host, &mut other.peer, work);
-    // A message too long for any ring.
+    // a message that is too long for any ring
     let long = vec![0; MESSAGE_BYTES as usize + 1];
     assert!(matches!(other.peer.send(&long), Err(MessageError::TooLong { .. })));
     assert!(!other.peer.is_broken());
@@ -136,7 +136,7 @@ fn nothing_of_a_client_takes_effect_after_its_fence_and_its_number_may_be_used_a
         let posted: Vec<_> = (0..200).map(|_| exec.post(&add(0, 1))).collect();
         exec.write_ledger(Handle(0), LedgerEntry::from_bits(1));
         peer.fence().unwrap();
-        // From here on the holds of the client may be undone.
+        // from here on the primary may undo the client's holds
         let at_fence = site.memory.read(w0(0));
         site.memory.clear_ledger(client, Handle(0));
         peer.fence().unwrap();
@@ -167,7 +167,7 @@ fn nothing_of_a_client_takes_effect_after_its_fence_and_its_number_may_be_used_a
         assert_eq!(bystander.old(add(1, 1)), 0);
         assert_eq!(site.memory.read(w0(0)), at_fence, "an effect after the fence");
         assert_eq!(site.memory.ledger(client, Handle(0)), LedgerEntry::new());
-        // The peer has left no arrivals to be polled.
+        // no completion of the peer is left for a later poll
         let mut arrivals = Vec::new();
         site.host.poll(&mut arrivals).unwrap();
         assert!(arrivals.iter().all(|arrival| !peer.ids().contains(&arrival.peer())));

@@ -11,7 +11,7 @@ use super::*;
 use crate::tls::sealing::SealSecrets;
 use crate::verbs::client::sealed::{open, wanted, SealedEnd};
 
-/// More bytes than an end keeps waiting, together with all that may be under way.
+/// More bytes than an end keeps waiting and can have under way together.
 const WAITING_MAX: usize = 200 * 1024;
 
 fn secrets(client: ClientId) -> SealSecrets {
@@ -41,7 +41,7 @@ impl Path {
         Some(Self { host, client, primary })
     }
 
-    /// Does the work of a command thread with its device.
+    /// Does the work of a command thread for its device.
     fn arrive(&mut self) {
         let mut arrivals = Vec::new();
         self.host.poll(&mut arrivals).unwrap();
@@ -71,7 +71,7 @@ impl Path {
     }
 }
 
-/// The bytes done; 0: none can be done now.
+/// The number of bytes read or written; 0: none was possible now.
 fn done(result: std::io::Result<usize>) -> usize {
     match result {
         Ok(len) => len,
@@ -109,7 +109,7 @@ fn bytes_come_out_as_they_went_in_both_ways_at_once() {
     assert!(came_up == sent && came_down == sent);
 }
 
-/// An end that does not read holds up only the writing of the other end; the other direction goes
+/// If an end does not read, the other end's writing stops at a limit, and the other direction goes
 /// on.
 #[test]
 fn a_primary_that_does_not_read_gets_a_bounded_part_and_can_still_write() {

@@ -16,7 +16,8 @@ use std::time::Duration;
 /// outage.
 pub(super) const SLOW: Duration = Duration::from_secs(1);
 
-/// Shared by the thread that operates on the memory and the other threads.
+/// Whether the device answers, as seen by the thread that operates on the memory; the other threads
+/// read it, too.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     out: AtomicBool,

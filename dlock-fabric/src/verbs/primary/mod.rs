@@ -2,8 +2,8 @@
 //! The primary's end: the clients it has admitted, and its own operations on the lock memory.
 //!
 //! ```text
-//!   VerbsHost ─admit─▶ VerbsPeer                 one per client: it operates on the memory
-//!             ─admit_sealed─▶ SealedPeer         one per client: sealed frames
+//!   VerbsHost ─admit─▶ VerbsPeer                 one per client that operates on the memory itself
+//!             ─admit_sealed─▶ SealedPeer         one per client that sends sealed frames
 //!   NicMemory ───────▶ Loopback, Health          the primary's own operations
 //! ```
 

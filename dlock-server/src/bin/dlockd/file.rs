@@ -42,15 +42,15 @@ pub(crate) struct Standby {
     pub(crate) fence: Option<String>,
 }
 
-/// Where a file of this primary is.
+/// The choice of a file of this primary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FileChoice {
-    /// Where [`dlock_server::DefaultFiles`] says.
+    /// The path that [`dlock_server::DefaultFiles`] chooses.
     #[default]
     Default,
-    /// There is no such file.
+    /// No such file.
     Off,
-    /// At this path.
+    /// This path.
     At(PathBuf),
 }
 
@@ -278,7 +278,7 @@ pub(crate) fn verbs_use(word: &str) -> Result<VerbsUse, &'static str> {
     }
 }
 
-/// The level a word names.
+/// The log level with this name.
 pub(crate) fn log_level(word: &str) -> Result<LevelFilter, &'static str> {
     word.parse().map_err(|_| "this is none of off, error, warn, info, debug, trace")
 }
@@ -317,7 +317,7 @@ mod tests {
             true => line[1..].to_string(),
             false => line.to_string(),
         };
-        // This machine may lack CPU 0 or 1.
+        // this machine may lack CPU 0 or CPU 1
         let all: Vec<String> =
             EXAMPLE.lines().map(uncomment).map(|l| l.replace("\"0-1\"", "\"0\"")).collect();
         let settings = parse(&all.join("\n")).unwrap();

@@ -22,7 +22,8 @@ pub(crate) fn choose(settings: &mut Settings, files: &DefaultFiles) -> Result<()
             "there is no state file (state_file = \"none\"): a primary that is started after this \
              one does not know who holds what, and gives locks that are held to others"
         ),
-        // the clients of this primary do not find the next one
+        // the next primary does not find the clients of this one, because its port may be another
+        // one
         FileChoice::Default if server.port == 0 => log::info!(
             "there is no state file: with port 0 the next primary has another port, and other \
              clients; name a state_file if it shall recover what is held"

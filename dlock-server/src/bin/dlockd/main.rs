@@ -43,7 +43,8 @@ const CONFIG_WRONG: u8 = 2;
 const START_PATIENCE: Duration = Duration::from_secs(2);
 /// The logged reason of a stop at the end of a drain.
 const DRAINED: &str = "drained, and no lock is held";
-/// How long the primary waits after a drain before it stops, so that the operator gets the answer.
+/// How long the primary waits after a drain before it stops, so that the operator's last request is
+/// still answered.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 /// How long to wait for a reader of standard output that does not read.
 const SAY_PATIENCE: Duration = Duration::from_secs(1);
@@ -92,8 +93,8 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         // with this handler a write beyond the limit of file sizes fails, like one to a full disk
         let _too_large = handler(SignalKind::from_raw(Number::XFSZ.as_raw()))?;
         let manager = Manager::of_this_process();
-        // with TLS, or for a service manager, SIGHUP means that files have changed; else it ends
-        // the process as usual
+        // With TLS, or under a service manager, SIGHUP means that files have changed. Otherwise it
+        // ends the process, as usual.
         let reloads = settings.server.tls.is_some() || manager.is_there();
         let mut hangup = match reloads {
             true => Some(handled(SignalKind::hangup())?),
@@ -101,14 +102,14 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         };
         let mut in_force = InForce::of(&read);
         let started = match settings.standby() {
-            // the start waits for the storage of the state file, which may not answer
+            // the start may wait for the storage of the state file, which may not answer
             None => {
                 let config = settings.server;
                 let mut start = pin!(on_a_thread("start", || Server::start(config)));
                 tokio::select! {
                     started = &mut start => started.map_err(|error| no_thread(&error))?,
                     () = stopped(&mut terminate, &mut interrupt) => {
-                        // a primary that has just begun to serve ends as usual
+                        // a primary that has begun to serve meanwhile ends as usual
                         let _ = tokio::time::timeout(START_PATIENCE, start).await;
                         return Ok(());
                     }
@@ -216,7 +217,7 @@ async fn comes(signal: &mut Option<Signal>) {
     }
 }
 
-/// Reads the configuration and the TLS files again, on a thread of its own.
+/// Reads the configuration file and the TLS files again, on a separate thread.
 fn read_again(
     args: &Args,
     server: &Server,
@@ -230,9 +231,9 @@ fn read_again(
     async move { on_a_thread("reload", read).await.unwrap_or_else(|error| Err(no_thread(&error))) }
 }
 
-/// Sets the rules that the configuration file has now. The rules stay as they are if the file could
-/// not be used for a start; or if it has none any more: it may be half written, and without rules
-/// every client may do everything.
+/// Sets the rules of the configuration file as it is now. If the file cannot be used, or has no
+/// rules any more, the present rules stay: the file may be half written, and without rules every
+/// client may do everything.
 fn set_rules(
     server: &Server,
     args: &Args,
@@ -269,7 +270,7 @@ fn set_rules(
 /// The settings that are in force in a running primary.
 struct InForce {
     rules: usize,
-    /// All settings that SIGHUP does not change.
+    /// The other settings, which SIGHUP does not change.
     others: file::Settings,
 }
 
@@ -282,7 +283,7 @@ impl InForce {
     }
 }
 
-/// The handler of a signal. `None`: the process was started so that it ignores it, as by `nohup`.
+/// The handler of a signal. `None`: the process was started with the signal ignored, as by `nohup`.
 fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
     match is_ignored(kind.as_raw_value()) {
         true => Ok(None),
@@ -290,8 +291,8 @@ fn handler(kind: SignalKind) -> Result<Option<Signal>, String> {
     }
 }
 
-/// The handler of a signal, which it unblocks: the program that started this one may have blocked
-/// it.
+/// The handler of a signal, which is also unblocked, because the program that started this one may
+/// have blocked it.
 fn handled(kind: SignalKind) -> Result<Signal, String> {
     let handled = signal(kind).map_err(no_signals)?;
     let_through(kind.as_raw_value());

@@ -21,19 +21,21 @@ use std::time::Duration;
 use dlock_server::Server;
 use sd_notify::NotifyState;
 
-/// Time between two looks at a recovery.
+/// The time between two checks of the progress of a recovery.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Pings in the time after which the manager takes this process for dead.
+/// How many pings are sent in the time after which the manager takes this process for dead.
 const PINGS: u32 = 4;
-/// How long to wait for a manager that does not read: the same thread must notice SIGTERM.
+/// How long a message to a manager that does not read may take. It must be short, because the same
+/// thread handles SIGTERM.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The service manager.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manager {
-    /// Whether a manager started this process, and is to be told.
+    /// Whether a service manager started this process and expects messages.
     listens: bool,
-    /// The time without a ping after which it takes this process for dead; `None`: it does not.
+    /// The time without a ping after which the manager takes this process for dead; `None`: it
+    /// expects no pings.
     patience: Option<Duration>,
 }
 
@@ -69,8 +71,8 @@ impl Manager {
         self.tell(&[NotifyState::Stopping]);
     }
 
-    /// Pings each time that the primary has answered, and so not for one that is stuck. Never
-    /// returns.
+    /// Pings each time that the primary has answered a question, so that a stuck primary does not
+    /// ping. Never returns.
     pub(crate) async fn watches(self, server: &Server) {
         self.pings(|| server.responds()).await;
     }

@@ -91,7 +91,8 @@ mod tests {
     use std::os::unix::fs::{symlink, PermissionsExt};
     use std::sync::Arc;
 
-    /// For each file of the state: things that another user may have put in its place.
+    /// Another user has put something else in the place of a file: each test case is one file and
+    /// one kind of replacement.
     #[test]
     fn what_is_no_regular_file_is_refused_and_neither_waited_for_nor_followed() {
         type Put = (&'static str, fn(&Path, &Path));
@@ -139,7 +140,7 @@ mod tests {
         symlink("target", &link).unwrap();
         assert_eq!(resolved(&link), target);
         let place = Ownership::take(&list_of(&link), &Taking::IfFree).unwrap();
-        // as a link of another user, which is not resolved
+        // the state file is reached by a link of another user, which is not followed
         epoch::begin(Some((&link, &place)), None).unwrap_err();
         assert!(!target.exists());
         fs::write(&target, "epoch 1\n").unwrap();

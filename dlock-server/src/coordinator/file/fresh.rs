@@ -4,9 +4,10 @@
 //! ```text
 //!   NAME.PID-NUMBER.new ──is the place still its own?──▶ rename ──▶ NAME
 //! ```
-//! A primary may be stopped anywhere in this, and go on after another has taken its place. The one
-//! that takes the place removes such fresh files before it reads the files that they were to
-//! replace: a rename that the former owner had still found permitted then finds no file.
+//! A primary may be stopped between any two of these steps, and go on after another primary has
+//! taken its place. A primary that takes a place first removes all fresh files, and then reads the
+//! files that they were to replace. So a former owner that had found its rename permitted finds no
+//! file to rename.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions};
@@ -60,8 +61,8 @@ impl Fresh {
     }
 }
 
-/// Removes the fresh files that primaries have left for this file: they have ended, or must not go
-/// on.
+/// Removes the fresh files that other primaries have left for this file. Those primaries have
+/// ended, or must not go on.
 ///
 /// # Errors
 /// The folder cannot be read, or a file in it cannot be removed.
@@ -74,8 +75,8 @@ pub(crate) fn remove_unfinished(of: &Path) -> io::Result<()> {
         let name = entry.file_name();
         let rest = name.as_bytes().strip_prefix(&start[..]);
         let middle = rest.and_then(|rest| rest.strip_suffix(NEW.as_bytes()));
-        // `PID-NUMBER`: a fresh file of this file, and not of another whose name begins with its
-        // name
+        // `PID-NUMBER`: the name of a fresh file of this file, and not of another one whose name
+        // begins in the same way
         if middle.is_some_and(|middle| middle.contains(&b'-') && !middle.contains(&b'.')) {
             match fs::remove_file(entry.path()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

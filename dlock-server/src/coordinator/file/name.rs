@@ -173,7 +173,7 @@ mod tests {
         Name::take(&by_link).unwrap().expect("it is free");
     }
 
-    /// A forked child also has the socket until it executes its program.
+    /// A child that was forked has the socket as well until it executes its program.
     #[test]
     fn a_name_that_was_given_up_keeps_no_primary_away() {
         let folder = TempFolder::new("name-given-up");

@@ -58,7 +58,7 @@ pub(crate) fn found(
     let opened = FileKeeper::open(&path, place.insert(taken).clone());
     let (mut keeper, own) = opened.map_err(failed)?;
     let begins = own.is_none();
-    // the start fails later if the state file cannot be read
+    // if the state file cannot be read, the start fails later, with the reason
     let mut list = List::begun(own, epoch::last(state_file).ok().flatten());
     let last = list.origin.epoch;
     let (files, others) = others(earlier)?;
@@ -164,15 +164,15 @@ mod tests {
     use dlock_core::wire::control::Secret;
     use std::fs;
 
-    /// The message about a damaged state file tells the operator to remove that file, and to leave
+    /// The message about a damaged state file tells the operator to remove that file and to keep
     /// the list.
     #[test]
     fn a_list_without_its_state_file_is_later_than_that_of_a_predecessor() {
         let folder = TempFolder::new("open-removed");
         let [own, other] = ["own", "other"].map(|name| folder.path().join(name));
         let client = ClientId::new(7).unwrap();
-        // returns the secret of the client that a primary finds, if any, and its epoch; `secret` is
-        // the next one
+        // Starts a primary. Returns the secret of the client that it finds, if it finds one, and
+        // its epoch. `secret`: the next secret of the client.
         let serves = |state_file: &Path, secret: u8| {
             let earlier: Vec<_> =
                 Some(other.clone()).into_iter().filter(|path| path != state_file).collect();
@@ -184,7 +184,7 @@ mod tests {
             let joined = Change::Joined { client, secret, horizon_s: 0, identity: None };
             joined.apply(&mut clients);
             keeper.keep(&[joined], &clients).unwrap();
-            // as if its process were not that of this test
+            // as if the list belonged to a process other than this test's
             fs::write(list_of(state_file).with_extension("clients.lock"), "").unwrap();
             (before, found.epoch)
         };

@@ -52,9 +52,9 @@ const LIST: &str = ".clients";
 pub(crate) struct Ownership {
     held: Mutex<Held>,
     path: PathBuf,
-    /// The signature that was in the file before this primary's.
+    /// The signature that was in the lock file before this primary signed it.
     before: Option<Signature>,
-    /// The process that has the lock: a child made by fork must not release it.
+    /// The process that has locked the file. A forked child must not unlock it.
     process: u64,
 }
 
@@ -64,8 +64,8 @@ struct Held {
     file: File,
     /// The folder of the file, which another primary may reach by another path.
     folder: File,
-    /// `None`: the name belongs to a stopped primary, whose place this one has taken; or it cannot
-    /// be used.
+    /// The name of the state on this host. `None`: it belongs to a stopped primary whose place this
+    /// one has taken, or cannot be used.
     name: Option<Name>,
 }
 
@@ -257,7 +257,7 @@ impl Ownership {
     }
 }
 
-/// The signature by which this lock file names this process.
+/// The signature with which this process signs the lock file.
 fn own_signature(file: &File) -> io::Result<String> {
     let me = process(Some(std::process::id() as i32));
     let text = format!("{HEAD}{} {} {} {}", me.pid, me.started, file.metadata()?.ino(), home());
@@ -331,13 +331,13 @@ impl Ownership {
         }
     }
 
-    /// The file that is in the place of its lock file. A primary that takes the list puts its own
-    /// file there: in the folder, by any path, or in another folder that has the path by now.
+    /// What is at the path of the lock file. A primary that takes the list puts its own file there:
+    /// in the same folder, reached by any path, or in another folder that has the path by now.
     fn seen(&self) -> Seen {
         if let Ok(there) = fs::symlink_metadata(&self.path) {
             return Seen::File(id(&there));
         }
-        // the path leads nowhere: the file was removed, or the folder is out of reach
+        // the path leads nowhere: the lock file was removed, or its folder cannot be reached
         let name = self.path.file_name().unwrap_or_default();
         let held = self.held();
         match rustix::fs::statat(&held.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -390,7 +390,7 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(path)
 }
 
-/// Whether this file is the one at this path.
+/// Whether the file at this path is this file.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(mine), Ok(there)) => (mine.dev(), mine.ino()) == (there.dev(), there.ino()),
@@ -447,7 +447,8 @@ mod tests {
         process(Some(std::process::id() as i32))
     }
 
-    /// In another time namespace the kernel reports another start time for the same process.
+    /// In another time namespace the kernel reports another start time for the same process, so
+    /// namespaces belong to the home.
     #[test]
     fn a_home_is_of_the_namespaces_that_numbers_and_times_of_processes_are_of() {
         let parts = ["pid", "time"].map(|kind| format!("/proc/self/ns/{kind}"));
@@ -489,7 +490,8 @@ mod tests {
         assert!(third.is_mine() && !next.is_mine());
     }
 
-    /// The path to the storage is gone, but another primary reaches the storage by another path.
+    /// This primary does not reach the storage by its path any more, but another primary reaches it
+    /// by another path.
     #[test]
     fn a_list_that_cannot_be_seen_is_nobodys() {
         let folder = TempFolder::new("owner-unseen");
@@ -507,7 +509,7 @@ mod tests {
         assert_eq!((stopped.whose(), taken.whose()), (Whose::Anothers, Whose::Mine));
         fs::remove_dir_all(&storage).unwrap();
         assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
-        // another folder at the same path, like that of a restored storage
+        // a folder that was restored from a backup is now at the same path
         drop(stopped); // its name is free
         fs::create_dir(&storage).unwrap();
         let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
@@ -537,7 +539,7 @@ mod tests {
         assert!(is_busy(&refused) && refused.to_string().contains(&process), "{refused}");
         assert_eq!(fs::read_dir(list.parent().unwrap()).unwrap().count(), 0);
         owned.hold().unwrap();
-        // only the file is removed
+        // now only the lock file is removed
         fs::remove_file(beside(&list, ".lock")).unwrap();
         assert!(!owned.is_in_place() && owned.is_mine());
         assert!(is_busy(&Ownership::take(&list, &Taking::IfFree).unwrap_err()));
@@ -552,7 +554,7 @@ mod tests {
         assert_eq!((owned.whose(), next.whose()), (Whose::Anothers, Whose::Mine));
     }
 
-    /// Two standbys of one primary; an operator has both take its place.
+    /// An operator has two standbys take the place of the same primary.
     #[test]
     fn of_two_that_take_the_place_of_the_same_primary_one_does() {
         let folder = TempFolder::new("owner-turns");
@@ -571,7 +573,8 @@ mod tests {
         assert!(next.is_mine() && !stopped.is_mine());
     }
 
-    /// The start of a primary has failed, but its process goes on.
+    /// The start of the primary has failed, but its process goes on, so the list must not stay its
+    /// own.
     #[test]
     fn a_list_that_was_taken_in_vain_is_whose_it_was() {
         let folder = TempFolder::new("owner-in-vain");
@@ -607,7 +610,7 @@ mod tests {
         assert!(is_busy(&refused) && refused.to_string().contains("is a copy"), "{refused}");
         let stays = super::signature(&copy) == Some(Signature(signature));
         assert!(stays, "it stays as it was");
-        // the primary of the list has ended, but its process has not
+        // the lock file of the list is not locked, but the process that has signed it lives
         drop(Ownership::take(&list, &Taking::IfFree).unwrap());
         other.kill().unwrap();
         other.wait().unwrap();
@@ -624,7 +627,7 @@ mod tests {
         drop(owned);
         Ownership::take(&list, &Taking::IfFree).unwrap();
         drop(inherited);
-        // a child drops its copy, and the list stays its parent's
+        // a forked child drops its copy, and the list stays that of its parent
         let mut owned = Ownership::take(&list, &Taking::IfFree).unwrap();
         let mine = owned.held().file.try_clone().unwrap();
         owned.process += 1;

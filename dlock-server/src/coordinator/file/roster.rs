@@ -51,11 +51,11 @@ const WHOLE_LEN: usize = 10;
 const HEAD_3: &str = "dlock clients 3 ";
 /// First words of a list of version 2, without certificates and starts of primaries.
 const HEAD_2: &str = "dlock clients 2 ";
-/// First words of a list of version 1, which does not say either which clients were given a lock.
+/// First words of a list of version 1, which also lacks which clients were given a lock.
 const HEAD_1: &str = "dlock clients 1 ";
 /// The most bytes of a file: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
-/// So many lines of history cause no fresh file.
+/// This many lines of history do not cause a fresh file.
 const HISTORY_LINES: usize = 4_096;
 /// The most epochs of other primaries that a list names.
 const AFTER_MAX: usize = 8;
@@ -69,10 +69,10 @@ pub(crate) struct FileKeeper {
     path: PathBuf,
     home: String,
     ownership: Arc<Ownership>,
-    /// `None`: its content is not known, so it is to be written anew.
+    /// The open file. `None`: its content is not known, so a fresh file must replace it.
     file: Option<File>,
     lines: usize,
-    /// Bytes that are on the disk.
+    /// The number of bytes that are on the disk for sure.
     whole: usize,
     origin: Origin,
     /// The state file, which must have the epoch of the list.
@@ -169,8 +169,8 @@ impl FileKeeper {
         if let (Some(state_file), Some(epoch)) = (self.lacking(), self.origin.epoch) {
             epoch::keep(state_file, Epoch(epoch), &self.ownership)?;
         }
-        // a primary that takes the place reads the list after that: it reads this write, or this
-        // fails
+        // A primary that takes the place reads the list after it has signed. So either it reads
+        // this write, or this check fails.
         self.ownership.check_mine()
     }
 
@@ -190,10 +190,11 @@ impl FileKeeper {
         let mut kept = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         (self.lines, self.whole) = (self.lines + changes.len(), self.whole + text.len());
         if kept.is_ok() {
-            // not synchronised: it may say too little after a crash of the host, and never too much
+            // The number is not synchronised to the disk: after a crash of the host it may be too
+            // small, but never too large.
             kept = file.write_all_at(whole_digits(self.whole).as_bytes(), HEAD.len() as u64);
         }
-        // the file may end with half a line; or another file was put in its place
+        // the file may end with half a line, or another file was put in its place
         if kept.is_err() || !is_at(file, &self.path) {
             self.file = None;
             return kept.and_then(|()| self.rewrite(clients));
@@ -265,7 +266,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
     Ok(Some(list))
 }
 
-/// The number of its bytes, as the first line has it.
+/// The number of bytes of the list, in the form of the first line.
 fn whole_digits(bytes: usize) -> String {
     format!("{bytes:0WHOLE_LEN$}")
 }
@@ -389,7 +390,7 @@ mod tests {
     }
 
     fn joined(n: u32, secret: u8, horizon_s: u32) -> Change {
-        // every other client has a certificate
+        // clients with even numbers have a certificate
         let identity = (n % 2 == 0).then_some(Identity([secret; 32]));
         Change::Joined { client: client(n), secret: Secret([secret; 16]), horizon_s, identity }
     }
@@ -434,7 +435,7 @@ mod tests {
         drop(keeper);
         assert_eq!((clients.len(), &read(&path)), (2, &clients));
         let text = fs::read_to_string(&path).unwrap();
-        // a crash cuts off the last line
+        // a crash may cut off any part of the last line
         for cut in 1..=text.lines().last().unwrap().len() {
             let mut cut_off = text[..text.len() - cut].to_string();
             let whole = whole_digits(text.rfind("left").unwrap()); // as before that line
@@ -451,7 +452,8 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it, and its lock");
     }
 
-    /// As by a full disk under a copy, or a file system that lost its end: clients are missing.
+    /// A list may lose its end when a copy runs out of space, or by a fault of the file system:
+    /// then clients are missing.
     #[test]
     fn a_list_that_was_cut_behind_what_is_on_the_disk_is_refused() {
         let folder = TempFolder::new("roster-cut");
@@ -480,7 +482,8 @@ mod tests {
         assert!(open(&path, &Taking::IfFree).is_err());
     }
 
-    /// The old primary's file, put in place late, must not hide the changes that the new one keeps.
+    /// A file of the old primary that comes late must not hide the changes that the new primary
+    /// keeps.
     #[test]
     fn a_primary_whose_place_was_taken_keeps_nothing_more() {
         let folder = TempFolder::new("roster-replaced");
@@ -501,8 +504,8 @@ mod tests {
         assert_eq!(read(&path), clients);
     }
 
-    /// The primary was stopped after it checked that the list is its own, with a fresh file
-    /// written.
+    /// The old primary is stopped after it has checked that the list is its own and has written a
+    /// fresh file.
     #[test]
     fn a_fresh_file_of_a_primary_whose_place_was_taken_hides_nothing() {
         let folder = TempFolder::new("roster-fresh");
@@ -523,7 +526,7 @@ mod tests {
         assert!(!late_path.exists(), "what is left over does not stay");
     }
 
-    /// The primary may be stopped, or slow, between the check that the list is its own and the
+    /// The old primary may be stopped, or slow, between its check that the list is its own and its
     /// write.
     #[test]
     fn what_a_primary_has_kept_its_successor_has_read() {
@@ -551,7 +554,7 @@ mod tests {
         }
     }
 
-    /// After a full disk has cut off a write, the file is not continued.
+    /// A full disk has cut off a write: the next write must not continue that line.
     #[test]
     fn a_write_that_failed_is_followed_by_a_fresh_file() {
         let folder = TempFolder::new("roster-full");
@@ -644,7 +647,8 @@ mod tests {
         assert_eq!(clients[&client(2 * UNSEEN_MAX - 3)].unseen, 3);
     }
 
-    /// Such a list does not name the clients with locks, so all clients may have one.
+    /// A list of this version does not say which clients have locks, so every client counts as
+    /// having one.
     #[test]
     fn of_a_list_of_the_first_version_all_clients_have_locks() {
         let folder = TempFolder::new("roster-1");
@@ -675,7 +679,7 @@ mod tests {
         }
     }
 
-    /// The file is in its place, but takes no more writes.
+    /// The file stays in its place, but takes no more writes.
     #[test]
     fn a_change_that_the_file_in_its_place_does_not_take_is_not_taken_for_kept() {
         let folder = TempFolder::new("roster-read-only");

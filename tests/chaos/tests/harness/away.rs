@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary that is away, and its successor: what a program does that drives the recovery by hand.
+//! A primary that is away, and its successor: how a program acts that drives the recovery itself.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -12,7 +12,7 @@ use super::super::job::Failover;
 use super::{Client, DISMISSED};
 
 impl Client<'_> {
-    /// Looks now and then whether the primary is there, in the midst of a hold.
+    /// Checks at random, while a lock is held, whether the primary answers.
     pub(super) fn looks(&mut self, instance: &Instance) {
         self.is_away |= self.rng.chance(100) && instance.heartbeat(1) != Status::Success;
         if self.is_away {
@@ -20,7 +20,8 @@ impl Client<'_> {
         }
     }
 
-    /// One attempt to come back, with everything that is held and queued for. Whether it has.
+    /// Tries once to come back, with all locks that are held or waited for. Returns whether that
+    /// succeeded.
     pub(super) fn comes_back(&mut self, instance: &Instance) -> bool {
         thread::sleep(Duration::from_millis(self.rng.below(50)));
         if instance.reinit("127.0.0.1") != Status::Success {
@@ -32,7 +33,7 @@ impl Client<'_> {
                 status => break status,
             }
         };
-        // `Error`: it is not recovering, and knows everything
+        // `Error`: the primary is not recovering, and knows all locks
         if !matches!(told, Status::Success | Status::Error) {
             return false;
         }
@@ -41,8 +42,8 @@ impl Client<'_> {
         !self.is_away
     }
 
-    /// Leaves a primary that hears of it: a successor would wait for this client until its process
-    /// ends. The library looks for the successor by itself.
+    /// Leaves, but only a primary that notices it; otherwise a successor would wait for this client
+    /// until its process ends. With [`Failover::ByItself`] the library finds that primary.
     pub(super) fn leave(&self, instance: &Instance) {
         let is_by_hand = self.job.failover == Failover::ByHand;
         let is_alone = || instance.heartbeat(1) == Status::BadResponse;

@@ -8,11 +8,11 @@ use dlock_client::{FabricChoice, LockType};
 /// What the clients of a worker do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Everything, at random.
+    /// All operations, at random.
     Mix,
-    /// One way to take and keep locks each, chosen by the worker's number.
+    /// Each worker has one way to take locks and to keep them, chosen by its number.
     One,
-    /// Fair locks without a fault, waiting for each until it is held.
+    /// Fair locks without faults: each client asks for one until it holds it.
     Fair,
 }
 
@@ -21,9 +21,9 @@ pub enum Style {
 pub enum Failover {
     /// No primary is killed.
     None,
-    /// The program asks, comes back, claims.
+    /// The program asks for a primary, comes back to it, and claims its locks.
     ByHand,
-    /// The library does it.
+    /// The library does all of that.
     ByItself,
 }
 
@@ -33,13 +33,14 @@ pub struct Job {
     pub style: Style,
     pub fabric: FabricChoice,
     pub port: u16,
-    /// Where another primary waits; 0: none does.
+    /// The port of another primary, which waits to take the place; 0: there is none.
     pub second_port: u16,
     pub seed: u64,
-    /// The number of its first client.
+    /// The number of the worker's first client.
     pub number: u64,
     pub threads: u64,
-    /// The first lock it uses, and how many; the type goes by the number.
+    /// The first of the worker's locks, and how many it uses. The number of a lock decides its
+    /// type.
     pub locks: (usize, usize),
     /// Whether faults are injected.
     pub faulty: bool,

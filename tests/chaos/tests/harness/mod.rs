@@ -27,16 +27,16 @@ use dlock_fabric::os::clock::boot_ns;
 use dlock_server::{Server, ServerConfig, VerbsUse};
 use rustix::process::{kill_process, Pid, Signal};
 
-/// The job of a child process.
+/// The environment variable with the job of a child process.
 const JOB: &str = "DLOCK_CHAOS_JOB";
 /// The test that a child process runs.
 pub const CHILD: &str = "child_that_obeys_its_parent";
-/// How long a killed client is waited for before what it holds is given away.
+/// How long the primary waits for a killed client before it gives that client's locks away.
 const GRACE: Duration = Duration::from_secs(2);
-/// Until a child has come up, or has left.
+/// How long a child may take to start, or to leave.
 const CHILD_MAX: Duration = Duration::from_secs(120);
 
-/// Does what the parent process wants; `false`: this is no child.
+/// Does the job that the parent process has given; `false`: this process is not such a child.
 pub fn obey() -> bool {
     let Ok(job) = std::env::var(JOB) else { return false };
     say_what_is_logged();
@@ -50,7 +50,8 @@ pub fn obey() -> bool {
     true
 }
 
-/// With `DLOCK_CHAOS_LOG=1` the libraries' log goes to standard error, with the time and process.
+/// With `DLOCK_CHAOS_LOG` set, writes the libraries' log to standard error, with time and process
+/// id.
 fn say_what_is_logged() {
     struct Lines;
     impl log::Log for Lines {
@@ -68,12 +69,12 @@ fn say_what_is_logged() {
     }
 }
 
-/// With `DLOCK_FABRIC=verbs` the primaries here are on an RDMA device.
+/// Whether the primaries of these tests are on an RDMA device: `DLOCK_FABRIC=verbs` says so.
 fn on_verbs() -> bool {
     std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "verbs")
 }
 
-/// The executors that a primary here offers.
+/// The fabrics that the primaries of these tests offer.
 pub fn fabrics() -> [FabricChoice; 2] {
     let one_host = match (on_verbs(), secured::is_on()) {
         (true, true) => FabricChoice::Sealed,
@@ -83,7 +84,8 @@ pub fn fabrics() -> [FabricChoice; 2] {
     [one_host, FabricChoice::Tcp]
 }
 
-/// A primary on a free port of the loopback interface, and its clock minus CLOCK_MONOTONIC.
+/// Starts a primary on the loopback interface (port 0: a free one). Also returns its clock minus
+/// CLOCK_MONOTONIC, at least and at most.
 fn start_server(verbs: bool, port: u16, state_file: Option<PathBuf>) -> (Server, (u64, u64)) {
     let config = configured(verbs, port, state_file);
     let before = offset_ns();
@@ -106,7 +108,7 @@ fn configured(verbs: bool, port: u16, state_file: Option<PathBuf>) -> ServerConf
 /// The wall clock minus CLOCK_MONOTONIC. A primary's clock starts with this.
 fn offset_ns() -> u64 {
     let wall = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-    // the reading that was interrupted least
+    // of several readings, the one that was interrupted least counts
     let read = || {
         let (before, wall, after) = (boot_ns(), wall(), boot_ns());
         let wall_ns = u64::try_from(wall.as_nanos()).expect("before 2500");
@@ -115,7 +117,7 @@ fn offset_ns() -> u64 {
     (0..5).map(|_| read()).min().expect("five readings").1
 }
 
-/// A child: a primary until the parent is gone. `VERBS PORT [STATE-FILE]`
+/// In a child process: runs a primary until the parent has ended. `job`: `VERBS PORT [STATE-FILE]`.
 fn serve(job: &str) {
     let mut words = job.splitn(3, ' ');
     let verbs = words.next() == Some("on");
@@ -125,9 +127,9 @@ fn serve(job: &str) {
     successor::serve_on(&server);
 }
 
-/// A primary, in this process or in one of its own.
+/// A primary, in this process or in a separate one.
 pub struct Primary {
-    /// Where it listens on 127.0.0.1.
+    /// The port on 127.0.0.1 where it listens.
     pub port: u16,
     /// Its clock minus CLOCK_MONOTONIC, at least and at most.
     pub offset_ns: (u64, u64),
@@ -136,19 +138,19 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// In this process.
+    /// A primary in this process.
     pub fn here() -> Self {
         let (server, offset_ns) = start_server(on_verbs(), 0, None);
         let port = server.local_addr().port();
         Self { port, offset_ns, server: Some(server), process: None }
     }
 
-    /// In a process of its own.
+    /// A primary in a separate process.
     pub fn apart() -> Self {
         Self::at(0, "")
     }
 
-    /// In a process of its own, which recovers what it finds in the state file.
+    /// A primary in a separate process, which recovers from the state file.
     pub fn with_state(port: u16, state_file: &Path) -> Self {
         Self::at(port, &format!(" {}", state_file.display()))
     }
@@ -163,17 +165,17 @@ impl Primary {
         Self { port, offset_ns, server: None, process: Some(process) }
     }
 
-    /// Kills it.
+    /// Kills the primary.
     pub fn kill(&mut self) {
         self.process.take().expect("a process of its own").kill();
     }
 
-    /// The process that it is.
+    /// Hands out the process of the primary.
     pub fn take_process(&mut self) -> Process {
         self.process.take().expect("a process of its own")
     }
 
-    /// Stops it for so long.
+    /// Stops the primary for this time.
     pub fn pause(&self, time: Duration) {
         self.process.as_ref().expect("a process of its own").pause(time);
     }
@@ -186,7 +188,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it with a job, and waits for the line that begins with `ready`; the rest of that.
+    /// Starts a child with a job, and waits for the line that begins with `ready`. Also returns the
+    /// rest of that line.
     pub fn start(job: &str, ready: &str) -> (Self, String) {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", CHILD, "--nocapture"])
@@ -202,7 +205,7 @@ impl Process {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         match { &mut lines }.find_map(|line| line.strip_prefix(ready).map(str::to_owned)) {
             Some(rest) => {
-                // what it says later is not wanted, but must not fill the pipe
+                // the further output is not needed, but must not fill the pipe
                 std::thread::spawn(move || lines.for_each(drop));
                 (process, rest)
             }
@@ -215,35 +218,35 @@ impl Process {
             .expect("a child that was not waited for");
     }
 
-    /// Stops it for so long.
+    /// Stops the process for this time.
     pub fn pause(&self, time: Duration) {
         self.stop();
         std::thread::sleep(time);
         self.resume();
     }
 
-    /// Stops it.
+    /// Stops the process.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Continues the stopped process.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the process, and waits until it has ended.
     pub fn kill(mut self) {
         let _ = self.child.kill(); // a stopped process dies of it, too
         let _ = self.child.wait();
     }
 
-    /// Asks it to leave.
+    /// Tells the process to leave.
     pub fn dismiss(&mut self) {
         self.input = None;
     }
 
-    /// Waits until it has left; `None`: it does not.
+    /// Waits until the process has left; `None`: it does not leave in time.
     pub fn left(&mut self) -> Option<ExitStatus> {
         let deadline = Instant::now() + CHILD_MAX;
         while Instant::now() < deadline {
@@ -267,7 +270,7 @@ impl Drop for Process {
 pub struct Folder(pub PathBuf);
 
 impl Folder {
-    /// A new one below the temporary folder.
+    /// A new folder below the temporary folder.
     pub fn new(name: &str) -> Self {
         let name = format!("dlock-chaos-{}-{name}-{}", std::process::id(), boot_ns());
         let path = std::env::temp_dir().join(name);
@@ -275,13 +278,13 @@ impl Folder {
         Self(path)
     }
 
-    /// All logs in it.
+    /// The text of all logs in the folder.
     pub fn read(&self) -> String {
-        // a torn last line has no end
+        // the last line of a log may be torn, so it needs a line end before the next log
         self.logs().map(|path| std::fs::read_to_string(path).expect("a log") + "\n").collect()
     }
 
-    /// How long they are.
+    /// The lengths of all logs.
     pub fn lens(&self) -> BTreeMap<PathBuf, u64> {
         let len = |path: PathBuf| Some((path.clone(), std::fs::metadata(path).ok()?.len()));
         self.logs().filter_map(len).collect()
@@ -293,7 +296,7 @@ impl Folder {
         files.flatten().map(|file| file.path()).filter(is_log)
     }
 
-    /// Nothing in it is of interest.
+    /// Removes the folder, whose logs are of no further interest.
     pub fn remove(self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

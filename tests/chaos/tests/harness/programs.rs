@@ -21,18 +21,19 @@ use super::{Folder, Primary, Process};
 
 /// How long a process is stopped, milliseconds: longer than its leases of a second.
 const STOP_MS: (u64, u64) = (1_200, 3_200);
-/// The bound of a call: 5 s, 1 s for a cancel, the stops and delays of these programs, and a
-/// machine that does other things as well.
+/// The most time that a call may take: 5 s, 1 s for a cancel, the stops and delays of these
+/// programs, and time for a machine that has other work as well.
 const CALL_MAX: Duration = Duration::from_secs(30);
-/// How much longer a `lock` may take of a client that finds the successor by itself: on a machine
-/// too slow for it to come back in time, its primary removes it, the standby does not answer, and
-/// it begins anew after this time (`UNREACHED_NS`, and DLOCK_PRIMARIES in docs/dlock.md).
+/// How much longer a `lock` may take if the client's library finds the successor. On a slow machine
+/// the client may come back too late: the primary has removed it, and the standby does not answer.
+/// Then it begins anew after this time (`UNREACHED_NS`; see DLOCK_PRIMARIES in docs/dlock.md).
 const AWAY_MAX: Duration = Duration::from_nanos(UNREACHED_NS);
-/// Primaries that are killed one after the other, whether their clients have come or not. On a slow
-/// machine no client would be served otherwise, and no bound of a call would mean anything.
+/// So many primaries are killed without waiting for their clients to come back. Before the next
+/// kill, every client is served: otherwise a slow machine would never serve any client, and the
+/// bound of a call would mean nothing.
 const HASTY_KILLS: u64 = 2;
 
-/// What disturbs a run.
+/// The disturbances of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disturbances {
     /// The executors of all clients inject faults.
@@ -45,13 +46,13 @@ pub struct Disturbances {
     pub primary_stops: bool,
     /// The primary is killed, and started again.
     pub primary_kills: bool,
-    /// The primary is stopped, loses its place to another, and goes on.
+    /// The primary is stopped; another primary takes its place; then the first one is continued.
     pub primary_deposed: bool,
-    /// The library finds the successor, and not the program.
+    /// The library finds the successor, not the program.
     pub by_itself: bool,
 }
 
-/// One run.
+/// The description of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub fabric: FabricChoice,
@@ -59,18 +60,18 @@ pub struct Plan {
     pub style: Style,
     pub workers: u64,
     pub threads: u64,
-    /// Workers that share their locks with each other.
+    /// How many workers share the same locks.
     pub group: u64,
-    /// Locks of a group.
+    /// The number of locks of such a group.
     pub locks: usize,
     pub disturbances: Disturbances,
-    /// The run ends after this time,
+    /// After this time the run ends,
     pub time: Duration,
-    /// or after so many disturbances, if that is not 0.
+    /// or after this number of disturbances, if it is not 0.
     pub count: u64,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub verdict: Verdict,
@@ -80,7 +81,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// One line for a person.
+    /// A line for a human reader.
     pub fn summary(&self) -> String {
         let Verdict { grants, overtaken, losses, longest_ns, .. } = self.verdict;
         format!(
@@ -94,10 +95,11 @@ impl Outcome {
     }
 }
 
-/// How long one seed runs before the next: a new primary, new clients, other faults.
+/// How long a run with one seed lasts. The next one has a new primary, new clients and other
+/// faults.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// [`chaos`] with one seed after the other.
+/// The runs of [`chaos`] with one seed after the other.
 pub fn rounds(fabric: FabricChoice, seed: u64, time: Duration) -> Vec<Plan> {
     let count = time.as_secs().div_ceil(ROUND.as_secs());
     let plan = |n| {
@@ -107,14 +109,14 @@ pub fn rounds(fabric: FabricChoice, seed: u64, time: Duration) -> Vec<Plan> {
     (0..count).map(plan).collect()
 }
 
-/// Everything with faults, in processes with two clients each.
+/// A run of all operations with faults, in processes with two clients each.
 pub fn chaos(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
     let disturbances = Disturbances { faulty: true, ..Default::default() };
     let (style, workers, threads) = (Style::Mix, 4, 2);
     Plan { fabric, seed, style, workers, threads, group: 4, locks: 6, disturbances, time, count: 0 }
 }
 
-/// Processes that wait, and are stopped for longer than their leases.
+/// A run of processes that wait for locks, and are stopped for longer than their leases.
 pub fn stops(fabric: FabricChoice, seed: u64, workers: u64, count: u64) -> Plan {
     let disturbances = Disturbances { stops: true, ..Default::default() };
     let plan = chaos(fabric, seed, Duration::from_secs(3_600));
@@ -122,62 +124,60 @@ pub fn stops(fabric: FabricChoice, seed: u64, workers: u64, count: u64) -> Plan 
     Plan { style, workers, threads, group, locks, disturbances, count, ..plan }
 }
 
-/// Processes that are killed in the midst of it, with or without faults.
+/// A run of processes that are killed during their operations; with faults if the seed is odd.
 pub fn kills(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let faulty = seed % 2 == 1;
     let disturbances = Disturbances { kills: true, faulty, ..Default::default() };
     Plan { disturbances, count, ..chaos(fabric, seed, Duration::from_secs(3_600)) }
 }
 
-/// The primary is stopped again and again, for longer than the leases.
+/// A run in which the primary is stopped again and again, for longer than the leases.
 pub fn frozen(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let disturbances = Disturbances { primary_stops: true, ..Default::default() };
     Plan { disturbances, count, ..stops(fabric, seed, 18, count) }
 }
 
-/// The primary is killed again and again, and its clients come to its successor.
+/// A run in which the primary is killed again and again, and its clients come to its successor.
 pub fn failovers(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let disturbances = Disturbances { primary_kills: true, ..Default::default() };
     Plan { disturbances, count, ..stops(fabric, seed, 12, count) }
 }
 
-/// The same with clients whose library finds the successor.
+/// As [`failovers`], with clients whose library finds the successor.
 pub fn by_itself(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let plan = failovers(fabric, seed, count);
     Plan { disturbances: Disturbances { by_itself: true, ..plan.disturbances }, ..plan }
 }
 
-/// The primary is stopped, another takes its place, and it goes on, again and again.
+/// A run in which, again and again, the primary is stopped, another takes its place, and the first
+/// one is continued.
 pub fn deposed(fabric: FabricChoice, seed: u64, count: u64) -> Plan {
     let plan = stops(fabric, seed, 12, count);
     let disturbances = Disturbances { primary_deposed: true, by_itself: true, ..<_>::default() };
     Plan { disturbances, ..plan }
 }
 
-/// Eight clients on fair locks without a fault.
+/// A run of eight clients on fair locks without faults.
 pub fn fair(fabric: FabricChoice, seed: u64, time: Duration) -> Plan {
     let disturbances = Disturbances::default();
     let (style, workers, threads, group) = (Style::Fair, 8, 1, 8);
     Plan { fabric, seed, style, workers, threads, group, locks: 2, disturbances, time, count: 0 }
 }
 
-/// The workers of a run and what is known of them.
+/// A run in progress: its workers, and how far it has come.
 struct Run<'a> {
     plan: &'a Plan,
     port: u16,
-    /// Of the primary that waits for the end of the other; 0: none does.
+    /// The port of the primary that waits to take the place of the other; 0: there is none.
     second_port: u16,
     folder: &'a Folder,
-    /// Workers that have joined.
+    /// How many workers have joined.
     started: AtomicU64,
     disturbed: AtomicU64,
     until: Instant,
 }
 
-/// Carries a run out. Logs with a violation are kept.
-///
-/// # Panics
-/// If a worker fails.
+/// Executes a run. Its logs are kept if they contain a violation.
 pub fn run(plan: &Plan) -> Outcome {
     let folder = Folder::new(&format!("{:?}-{}", plan.fabric, plan.seed));
     let state_file = folder.0.join("state");
@@ -226,7 +226,7 @@ pub fn run(plan: &Plan) -> Outcome {
         Record::Ended { who, .. } => Some(who),
         _ => None,
     };
-    // nothing counts that a process was told after the signal that killed it was on its way
+    // what a process was told after the moment at which its kill began does not count
     for &(number, at) in &gone {
         let numbers = number..number + plan.threads;
         let mut mine: Vec<u64> =
@@ -256,7 +256,7 @@ pub fn run(plan: &Plan) -> Outcome {
     outcome
 }
 
-/// A process that was killed: its first client's number, and when.
+/// A process that was killed: the number of its first client, and the time.
 type Killed = (u64, u64);
 
 impl Run<'_> {
@@ -265,7 +265,8 @@ impl Run<'_> {
         Instant::now() >= self.until || (count > 0 && self.disturbed.load(SeqCst) >= count)
     }
 
-    /// Counts a disturbance, and says so: a run that goes on is not ended as one that hangs.
+    /// Counts a disturbance, and prints the count: the tool that ends hung tests sees from it that
+    /// this run makes progress.
     fn has_disturbed(&self) {
         let count = self.disturbed.fetch_add(1, SeqCst) + 1;
         if std::env::var_os("DLOCK_PROGRESS").is_some() {
@@ -273,7 +274,7 @@ impl Run<'_> {
         }
     }
 
-    /// Sleeps for a time between these, milliseconds, or until the run is over.
+    /// Sleeps for a random time within these bounds, milliseconds, or until the run is over.
     fn sleep(&self, rng: &mut Rng, (low, high): (u64, u64)) {
         let end = Instant::now() + Duration::from_millis(rng.range(low, high));
         while Instant::now() < end && !self.is_over() {
@@ -301,8 +302,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until every worker has been told something more; none is left alone for longer than a
-    /// call may take.
+    /// Waits until every worker has logged something more, for no longer than a call may take.
     fn all_are_served(&self) {
         let (begun, before) = (Instant::now(), self.folder.lens());
         let is_served = |now: &BTreeMap<PathBuf, u64>| {
@@ -313,7 +313,8 @@ impl Run<'_> {
         }
     }
 
-    /// How much longer to join takes than over the others: over verbs, several queue pairs each.
+    /// How many times longer it takes to join than over tcp: over verbs each client makes several
+    /// queue pairs.
     fn joins(&self) -> u64 {
         match self.plan.fabric {
             FabricChoice::Verbs | FabricChoice::Sealed => 8,
@@ -321,7 +322,8 @@ impl Run<'_> {
         }
     }
 
-    /// One after the other, at the same port; the workers leave at the last one.
+    /// Kills primaries one after the other, and starts each successor at the same port, until the
+    /// run is over.
     fn kill_primaries(&self, primary: &mut Primary, state_file: &Path) {
         let mut rng = Rng::new(self.plan.seed ^ 0x0f0f);
         self.all_have_joined();
@@ -341,7 +343,7 @@ impl Run<'_> {
         }
     }
 
-    /// One after the other, at two ports in turns.
+    /// Deposes primaries one after the other; they use two ports in turns.
     fn depose_primaries(&self, pair: &mut Pair) {
         let mut rng = Rng::new(self.plan.seed ^ 0x0ff0);
         self.all_have_joined();
@@ -366,7 +368,7 @@ impl Run<'_> {
             port: self.port,
             second_port: self.second_port,
             seed: plan.seed.wrapping_add(life.wrapping_mul(0x1_0001)),
-            // of its own for each life of each worker
+            // each life of each worker has a number of its own
             number: life * 10_000 + n * plan.threads,
             threads: plan.threads,
             locks: (group * plan.locks, plan.locks),
@@ -381,7 +383,7 @@ impl Run<'_> {
         Process::start(&job.to_string(), "ready").0
     }
 
-    /// Runs a worker, and others after it if it is killed, to the end of the run.
+    /// Runs a worker to the end of the run; if it is killed, starts another in its place.
     fn look_after(&self, n: u64) -> Vec<Killed> {
         let Disturbances { stops, kills, .. } = self.plan.disturbances;
         let mut rng = Rng::new(self.plan.seed ^ (n + 1) << 20);

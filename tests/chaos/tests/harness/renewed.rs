@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use super::{Folder, Primary};
 
-/// What can be renewed; each several times.
+/// The kinds of hold that can be renewed; several holders have each of them.
 const KINDS: [(LockType, Mode); 3] = [
     (LockType::Atomic, Mode::Exclusive),
     (LockType::Fair, Mode::Exclusive),
@@ -30,41 +30,43 @@ const KINDS: [(LockType, Mode); 3] = [
 ];
 const HOLDERS: usize = 6;
 const LOADS: usize = 4;
-/// A renewal is due after a third of it.
+/// The lease of every hold; its renewal is due after a third of it.
 const LEASE: Duration = Duration::from_secs(9);
-/// A thread that did not run for so long may be why a lease ended.
+/// A thread that did not run for this long may be the reason why a lease ended.
 const GAP_MAX: Duration = Duration::from_secs(2);
-/// How long a hold lasts: most of them see a primary's end, or several.
+/// How long a hold lasts, milliseconds: most holds outlast a primary, or several.
 const HELD_MS: (u64, u64) = (500, 45_000);
-/// How long no primary is there.
+/// For how long there is no primary after a kill, milliseconds.
 const AWAY_MS: (u64, u64) = (0, 1_000);
-/// Between two looks of a holder.
+/// The time between two checks by a holder.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Until a lock must be free after its release: the lease, which lasts as long if the primary was
-/// not there for the release, and what a recovery and a busy machine take.
+/// The time within which a lock must be free after its release. It contains the lease, because a
+/// release that reaches no primary leaves the hold until its lease ends; and time for a recovery on
+/// a busy machine.
 const FREE_MAX: Duration = Duration::from_secs(40);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What must not be.
+    /// The broken rules.
     pub wrong: Vec<String>,
     pub kills: u64,
     pub holds: u64,
-    /// Holds that were longer than their first lease.
+    /// How many holds lasted longer than their first lease.
     pub renewed: u64,
-    /// Holds that outlasted a primary.
+    /// How many holds outlasted a primary.
     pub outlasted: u64,
-    /// Locks and unlocks of the load.
+    /// How often the load has locked and unlocked.
     pub load: u64,
-    /// Trials of rivals that were refused.
+    /// How many attempts of rivals were refused.
     pub refused: u64,
-    /// Losses while threads of this process were kept waiting.
+    /// How many holds were lost while a thread of this process did not get to run, which excuses
+    /// the loss.
     pub excused: u64,
-    /// The longest time for which a thread did not run.
+    /// The longest time for which a thread did not get to run.
     pub gap: Duration,
-    /// The longest time from a release until its rival had the lock.
+    /// The longest time from a release until the rival had the lock.
     pub freed: Duration,
 }
 
@@ -73,16 +75,13 @@ struct Run {
     fabric: FabricChoice,
     is_over: AtomicBool,
     kills: AtomicU64,
-    /// When a thread last had not run for [`GAP_MAX`], milliseconds after `begun`.
+    /// The last time at which a thread had not run for [`GAP_MAX`], milliseconds after `begun`.
     gap_at_ms: AtomicU64,
     begun: Instant,
     outcome: Mutex<Outcome>,
 }
 
-/// Runs for so long, and kills the primary each time when `every` has passed.
-///
-/// # Panics
-/// If a client cannot be made.
+/// Runs for `time`, and kills the primary each time when `every` has passed.
 pub fn renewed(fabric: FabricChoice, seed: u64, time: Duration, every: Duration) -> Outcome {
     let folder = Folder::new(&format!("renewed-{fabric:?}"));
     let state_file = folder.0.join("state");
@@ -147,7 +146,7 @@ impl Run {
         self.is_over.store(true, SeqCst);
     }
 
-    /// Measures for how long a thread of this process does not run.
+    /// Measures for how long a thread of this process does not get to run.
     fn watches_itself(&self) {
         while !self.is_over() {
             let before = Instant::now();
@@ -178,7 +177,8 @@ impl Run {
         }
     }
 
-    /// Locks and unlocks two locks, one of its own.
+    /// Locks and unlocks two locks again and again: one of this thread alone, and one that another
+    /// thread uses as well.
     fn loads(&self, n: usize) {
         let client = self.client();
         let locks = [format!("load {n}"), format!("load of {}", n / 2)];
@@ -187,7 +187,7 @@ impl Run {
         let mut count = 0;
         while !self.is_over() {
             for lock in &locks {
-                // it fails while no primary is there
+                // this fails while there is no primary
                 if let Ok(guard) = lock.acquire(Mode::Exclusive).wait(PATIENCE).guard() {
                     count += u64::from(guard.unlock().is_ok());
                 }
@@ -196,7 +196,7 @@ impl Run {
         self.outcome.lock().load += count;
     }
 
-    /// Holds a lock again and again.
+    /// Holds one lock again and again, until the run is over.
     fn holds(&self, n: usize, mut rng: Rng) {
         let (lock_type, mode) = KINDS[n % KINDS.len()];
         let who = format!("{lock_type:?} {mode:?} {n}");
@@ -219,7 +219,7 @@ impl Run {
                 return self.is_lost(who, "the client");
             }
             looks += 1;
-            // for most of the time no call of the program is there to keep the hold
+            // most of the time the program makes no call, so only the library keeps the hold
             if looks % 100 == 0 {
                 if let Err(error @ (Error::Lost | Error::Removed)) = guard.check() {
                     return self.is_lost(who, &format!("check(): {error}"));
@@ -242,7 +242,7 @@ impl Run {
         outcome.freed = outcome.freed.max(freed);
     }
 
-    /// The lock is held: no other client gets it.
+    /// While the lock is held, checks that no other client gets it.
     fn is_refused(&self, who: &str, rival: &Lock) {
         match rival.acquire(Mode::Exclusive).wait(Wait::No).guard() {
             Ok(_) => self.is_wrong(format!("{who}: it is held, and another client has got it")),
@@ -251,7 +251,7 @@ impl Run {
         }
     }
 
-    /// The lock was released: another client gets it. How long that took.
+    /// After a release, checks that another client gets the lock; returns how long that took.
     fn is_free(&self, who: &str, rival: &Lock, released: Result<(), Error>) -> Duration {
         let begun = Instant::now();
         loop {

@@ -11,8 +11,8 @@ use super::certs::{load, Ca};
 
 static FILES: OnceLock<TlsFiles> = OnceLock::new();
 
-/// From now on every primary and every client of this process and its children speaks TLS. The
-/// files are gone with what is returned.
+/// From now on, every primary and every client of this process and its children uses TLS. The files
+/// are removed when the returned value is dropped.
 pub fn begin() -> Ca {
     let ca = Ca::new("chaos");
     let is_first = FILES.set(ca.issue("127.0.0.1")).is_ok();
@@ -20,19 +20,20 @@ pub fn begin() -> Ca {
     ca
 }
 
-/// What a child is told of it: the environment of a client, which a primary reads here, too.
+/// The environment that tells a child which TLS files to use. In these tests, primaries read it as
+/// well.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
     files().map_or_else(Vec::new, |TlsFiles { ca, cert, key, .. }| {
         vec![(TLS_CA_VARIABLE, ca), (TLS_CERT_VARIABLE, cert), (TLS_KEY_VARIABLE, key)]
     })
 }
 
-/// Whether there is TLS.
+/// Whether these tests use TLS.
 pub fn is_on() -> bool {
     files().is_some()
 }
 
-/// What a primary here shows and trusts.
+/// The certificate, key and CA of the primaries here; `None`: they do not use TLS.
 pub fn tls() -> Option<Tls> {
     files().map(load)
 }

@@ -20,27 +20,29 @@ use dlock_client::{ClientConfig, FabricChoice, LockDesc, LockId, LockType, Mode,
 
 use super::{Folder, Primary, Process};
 
-/// Strangers at a time: with the holders and the client that tries, all there is room for.
+/// The number of strangers at a time. With the holders and the client that tries their locks, this
+/// is as many clients as a primary admits.
 const STRANGERS: usize = 999;
 const STRANGER_THREADS: usize = 8;
-/// Between two strangers of one thread.
+/// The time between two strangers of one thread.
 const STRANGER_EVERY: Duration = Duration::from_millis(20);
-/// Between two trials to take the holders' locks.
+/// The time between two attempts to take the holders' locks.
 const TRY_EVERY: Duration = Duration::from_millis(100);
-/// Until a dead client's locks must be free, however busy the machine is.
+/// The time within which a dead client's locks must be free, however busy the machine is.
 const FREE_MAX: Duration = Duration::from_secs(30);
 /// The horizons of the holders' sessions, seconds (0: none).
 const HORIZONS_S: [u32; 2] = [0, 3];
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What must not be.
+    /// The broken rules.
     pub wrong: Vec<String>,
-    /// Trials while the holders were silent, and strangers that were let in.
+    /// How many attempts were made to take the locks of silent holders; in `strangers`, how many
+    /// strangers were admitted.
     pub trials: u64,
     pub strangers: u64,
-    /// How long each dead client's locks were held after its end.
+    /// For each dead client, how long its locks stayed held after its end.
     pub freed: Vec<Duration>,
 }
 
@@ -53,7 +55,7 @@ fn get(instance: &Instance, lock_type: LockType, number: u32) -> Option<LockId> 
     instance.get_lock(LockDesc { name, lock_type, lease_s: 0, tokens: false }).1
 }
 
-/// A holder's job: `PORT FABRIC HORIZON_S LEASE_S (0: without end) REPORT`.
+/// The job of a holder: `PORT FABRIC HORIZON_S LEASE_S (0: without end) REPORT`.
 pub fn hold(job: &str) {
     let fields: Vec<&str> = job.splitn(5, ' ').collect();
     let number = |n: usize| fields[n].parse::<u32>().expect("a number");
@@ -96,14 +98,14 @@ fn holder(primary: &Primary, fabric: FabricChoice, terms: (u32, u32), report: &P
     Process::start(&job, "holds").0
 }
 
-/// Strangers until they are told to stop; how many were let in.
+/// Joins strangers until `stop` is set, and counts those that were admitted.
 fn strangers(port: u16, fabric: FabricChoice, stop: &AtomicBool, count: &AtomicU64) {
     let mut here = VecDeque::new();
     while !stop.load(SeqCst) {
         if here.len() >= STRANGERS.div_ceil(STRANGER_THREADS) {
             here.pop_front();
         }
-        // refused ones are no fault: the primary may be full
+        // a refusal is no fault, because the primary may be full
         if let Ok(stranger) = Instance::init(&config(port, fabric, 0), "127.0.0.1") {
             count.fetch_add(1, SeqCst);
             here.push_back(stranger);
@@ -112,7 +114,7 @@ fn strangers(port: u16, fabric: FabricChoice, stop: &AtomicBool, count: &AtomicU
     }
 }
 
-/// Holders that are silent for so long in the midst of their leases.
+/// A run with holders that are silent for this time within their leases.
 pub fn silent(fabric: FabricChoice, time: Duration) -> Outcome {
     let (primary, folder) = (Primary::here(), Folder::new("silent"));
     let lease_s = u32::try_from(time.as_secs() * 3 / 2).expect("a lease") + 10;
@@ -164,7 +166,7 @@ pub fn silent(fabric: FabricChoice, time: Duration) -> Outcome {
     outcome
 }
 
-/// Clients that die with locks that they hold without end.
+/// A run with clients that die while they hold locks without an end.
 pub fn dead(fabric: FabricChoice, deaths: u64) -> Outcome {
     let (primary, folder) = (Primary::here(), Folder::new("dead"));
     let other = Instance::init(&config(primary.port, fabric, 0), "127.0.0.1").expect("a client");

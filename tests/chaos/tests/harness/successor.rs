@@ -12,12 +12,13 @@ use dlock_server::{stand_by as wait_for, Server, StandbyConfig};
 
 use super::{configured, on_verbs, Process, CHILD_MAX};
 
-/// How long a standby bears silence.
+/// How long a standby waits for a silent primary before it takes the place.
 const SILENCE: Duration = Duration::from_millis(150);
 /// The exit code of a primary that has ended by itself.
 const REPLACED: i32 = 4;
 
-/// Until the parent is gone. A primary whose place was taken ends by itself.
+/// Serves until the parent has ended. If another primary takes the place, this process ends by
+/// itself.
 pub(super) fn serve_on(server: &Server) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     thread::spawn(|| {
@@ -28,7 +29,8 @@ pub(super) fn serve_on(server: &Server) {
     std::process::exit(REPLACED);
 }
 
-/// A child: `VERBS PORT OF SOCKET STATE-FILE`
+/// In a child process: runs a standby. `job`: `VERBS PORT OF SOCKET STATE-FILE`, where `OF` is the
+/// port of the primary.
 pub(super) fn stand_by(job: &str) {
     let words: Vec<&str> = job.splitn(5, ' ').collect();
     let port = |n: usize| words[n].parse().expect("a port");
@@ -44,29 +46,26 @@ pub(super) fn stand_by(job: &str) {
     serve_on(&server.expect("it takes over"));
 }
 
-/// A primary in a process of its own, and another that waits for its end.
+/// A primary in a separate process, and a standby that waits for its end.
 pub struct Pair {
     primary: Process,
     standby: Process,
-    /// Where they listen, the one that serves first.
+    /// Their ports, that of the primary first.
     pub ports: [u16; 2],
     socket: PathBuf,
     state_file: PathBuf,
 }
 
 impl Pair {
-    /// With a primary at the first of these ports.
+    /// The pair of a primary at the first of these ports, and a new standby at the second.
     pub fn new(primary: Process, ports: [u16; 2], state_file: &Path) -> Self {
         let socket = state_file.with_file_name(format!("admin-{}", ports[1]));
         let standby = start(ports, &socket, state_file);
         Self { primary, standby, ports, socket, state_file: state_file.to_path_buf() }
     }
 
-    /// Stops the primary, has the other take its place, and lets it go on after so long. It ends
-    /// then, and another standby is started.
-    ///
-    /// # Panics
-    /// If one of these things does not happen.
+    /// Stops the primary, has the standby take its place, and continues the old primary after this
+    /// time. The old primary then ends, and another standby is started.
     pub fn depose(&mut self, stopped: Duration) {
         self.primary.stop();
         eventually("it is promoted", || answers(&self.socket, "promote"));
@@ -93,7 +92,7 @@ fn start([of, port]: [u16; 2], socket: &Path, state_file: &Path) -> Process {
     Process::start(&format!("standby {verbs} {port} {of} {socket} {state_file}"), "standing").0
 }
 
-/// Whether it says that all is well.
+/// Whether the primary or standby at this admin socket answers the command with success.
 fn answers(socket: &Path, command: &str) -> bool {
     let Ok(mut stream) = UnixStream::connect(socket) else { return false };
     let asked = writeln!(stream, "{{\"cmd\":\"{command}\"}}");

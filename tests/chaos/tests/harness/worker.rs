@@ -28,17 +28,17 @@ use super::secured;
 #[path = "away.rs"]
 mod away;
 
-/// Set when the parent has closed the input.
+/// Whether the parent has closed the input, so that the worker has to leave.
 static DISMISSED: AtomicBool = AtomicBool::new(false);
 /// A call that takes longer is logged with any result.
 const LONG_NS: u64 = 4_000_000_000;
-/// How long a worker goes on after it was dismissed: a call may take so long.
+/// How long a worker may go on after it was told to leave: one call may take so long.
 const LEAVE_MAX: Duration = Duration::from_secs(100);
 
 /// Works until the parent closes the input.
 pub fn work(job: &Job) {
     let log = OpenOptions::new().create(true).append(true).open(&job.log).expect("the log");
-    // who is asked to join, and dies before it is answered, leaves a client that never comes back
+    // a process that is killed while it joins leaves a client that never comes back
     let joined = Barrier::new(job.threads as usize + 1);
     thread::scope(|scope| {
         let joined = &joined;
@@ -73,7 +73,7 @@ enum Way {
 }
 const WAYS: [Way; 4] = [Way::Lock, Way::Try, Way::Async, Way::Batch];
 
-/// What is done with it then.
+/// What is done with the lock while it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Idle,
@@ -83,7 +83,7 @@ enum Keep {
 }
 const KEEPS: [Keep; 4] = [Keep::Idle, Keep::Reenter, Keep::Extend, Keep::Ask];
 
-/// Ways of workers of [`Style::One`], by their number.
+/// The ways of the workers of [`Style::One`], by their number.
 const ONES: [(Way, Keep); 6] = [
     (Way::Lock, Keep::Idle),
     (Way::Try, Keep::Idle),
@@ -93,7 +93,7 @@ const ONES: [(Way, Keep); 6] = [
     (Way::Batch, Keep::Idle),
 ];
 
-/// When a call began and returned, and what the library read of its clock.
+/// When a call began and returned, and the library's readings of its clock.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     before: u64,
@@ -101,17 +101,17 @@ struct Times {
     /// As [`Granted::checked`](dlock_chaos::record::Granted).
     checked: u64,
     unsure_ns: u64,
-    /// The incarnation that it was at before and after.
+    /// The primary's epoch, if it was the same before and after the call.
     epoch: Option<u64>,
 }
 
-/// What one client knows of one lock.
+/// The state of one lock for one client.
 #[derive(Clone, Copy, Debug)]
 struct Hand {
     id: LockId,
     held: Option<Mode>,
     refs: u32,
-    /// The mode of the ticket it was told to have.
+    /// The mode of the client's ticket, if it was told that it has one.
     ticket: Option<Mode>,
 }
 
@@ -123,7 +123,7 @@ struct Client<'a> {
     rng: Rng,
     faulty: Arc<Mutex<Option<Arc<Faulty>>>>,
     hands: Vec<Hand>,
-    /// Whether the primary does not answer, and it is for the program to come back.
+    /// Whether the primary does not answer, and the program has to come back to one.
     is_away: bool,
 }
 
@@ -148,7 +148,7 @@ impl<'a> Client<'a> {
 
     fn write(&self, record: Record) {
         let line = format!("{record}\n");
-        // a full disk is no fault that is looked for here
+        // the tests do not expect a full disk
         { self.log }.write_all(line.as_bytes()).expect("the log can be written");
     }
 
@@ -342,7 +342,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Waits for a fair lock until it is held, or gives its place up.
+    /// Asks for a fair lock until it is held, or gives up the place in the queue.
     fn fair(&mut self, instance: &Instance) {
         let n = self.rng.below(self.hands.len() as u64) as usize;
         let mode = self.mode(n);
@@ -383,12 +383,12 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Asks for a lock once; whether it is held.
+    /// Asks for a lock once; returns whether the lock is held.
     fn acquire(&mut self, instance: &Instance, n: usize, way: Way, mode: Mode) -> bool {
         let expire_s = self.lease_s();
         let mut ops = vec![(n, Op::Acquire(mode, expire_s))];
         if way == Way::Batch && self.job.style != Style::Fair {
-            // others that are neither held nor waited for
+            // adds locks that are neither held nor waited for
             for other in 0..self.hands.len() {
                 let Hand { held, ticket, .. } = self.hands[other];
                 if other != n && held.is_none() && ticket.is_none() && self.rng.chance(300) {
@@ -425,7 +425,8 @@ impl<'a> Client<'a> {
         self.perform(instance, way, &[(n, op)]);
     }
 
-    /// Carries operations out and logs what was told; several of the same kind only as a batch.
+    /// Performs operations and logs their results. Several operations must be of the same kind and
+    /// form a batch.
     fn perform(&mut self, instance: &Instance, way: Way, ops: &[(usize, Op)]) {
         let before = boot_ns();
         for &(n, _) in ops.iter().filter(|(_, op)| *op == Op::Unlock) {
@@ -437,7 +438,7 @@ impl<'a> Client<'a> {
         take_unsure_ns();
         let epoch = instance.epoch();
         let results = self.call(instance, way, ops);
-        // right after the call
+        // these are read right after the call
         let (after, checked) = (boot_ns(), checked_ns());
         let epoch = Some(epoch).filter(|&epoch| epoch == instance.epoch());
         let at = Times { before, after, checked, unsure_ns: take_unsure_ns(), epoch };
@@ -499,14 +500,14 @@ impl<'a> Client<'a> {
             match result.status {
                 Status::AsyncAgain => thread::sleep(Duration::from_micros(200)),
                 Status::NoAsync if op == AsyncOp::Unlock => return OpResult::of(status),
-                // the library has come to another session meanwhile, and has forgotten it
+                // the library has begun another session, and has forgotten the operation
                 Status::NoAsync => return OpResult::of(Status::BadResponse),
                 _ => return result,
             }
         }
     }
 
-    /// Logs what a call has told.
+    /// Logs the result of a call.
     fn told(&mut self, n: usize, op: Op, result: &OpResult, at: Times) {
         let Times { before, after, unsure_ns, .. } = at;
         let (who, lock) = (self.who(), self.job.locks.0 + n);
@@ -557,10 +558,10 @@ impl<'a> Client<'a> {
                 self.hands[n].ticket = None;
                 ends(&mut self.hands[n]);
             }
-            // another thread's, the wrong mode, no lease: nothing has changed
+            // refused (another thread's operation, the wrong mode, no lease): nothing has changed
             (_, Status::Invalid | Status::Ticket | Status::Async) => {}
             _ => {
-                // it is not known what is held
+                // it is not known whether the lock is still held
                 if was_held {
                     self.write(Record::Ended { who, lock, at: before });
                 }
@@ -581,13 +582,13 @@ impl<'a> Client<'a> {
         let lock_type = type_of(self.job.style, lock);
         let (until_ns, ticket) = match view {
             Some(View::Atomic { time_out, .. }) => (Some(end_ns(time_out)), None),
-            // the exclusive tickets that are done: where the queue has come to
+            // `nx`: the exclusive tickets that are done, the place that the queue has reached
             Some(View::Fair { time_out, nx, .. }) => (Some(end_ns(time_out)), Some(nx)),
             Some(View::Rw { .. }) => (None, None),
             None if lock_type == LockType::Rw => (None, None),
             None => return, // told without the end of the lease: nothing more to rely on
         };
-        // it is a number of one incarnation
+        // a ticket counts within one epoch
         let ticket = ticket.filter(|_| is_first && epoch.is_some());
         let asked_s = if until_ns.is_some() { asked_s } else { 0 };
         let epoch = epoch.unwrap_or(0);

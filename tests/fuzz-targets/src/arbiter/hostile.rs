@@ -18,19 +18,19 @@ const HOLDER: usize = 0;
 const WAITER: usize = 1;
 pub(super) const HOSTILE: usize = 2;
 
-/// The hold that must last.
+/// The hold of the first honest client, and the wait of the second one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Victim {
     lock_type: LockType,
     mode: Mode,
-    /// Fair locks: the holder's ticket.
+    /// For a fair lock, the ticket of the holder.
     ticket: Ticket,
-    /// The waiter's request.
+    /// The number of the waiter's request.
     waits: Seq,
 }
 
 impl World {
-    /// Sets the honest clients up, if this is to be a hostile run.
+    /// Sets up the honest clients if this is a hostile run.
     pub(super) fn take_victim(&mut self, tape: &mut Tape<'_>) {
         let choice = tape.u8();
         if self.wild || choice & 1 == 0 {
@@ -78,7 +78,7 @@ impl World {
         self.check_victim();
     }
 
-    /// A word operation that must be executed.
+    /// Executes a word operation that the primary must permit; returns the old value.
     fn honest(&mut self, at: usize, word_op: WordOp) -> u64 {
         let client = self.clients[at].as_ref().map(|known| known.client).expect("it is there");
         let chain = Chain::one(word_op);
@@ -98,7 +98,7 @@ impl World {
         TakenWord::from_bits(old).next(lap)
     }
 
-    /// The hold stands, and the waiter waits.
+    /// Checks that the hold stands, and that the waiter still waits.
     pub(super) fn check_victim(&mut self) {
         let Some(victim) = self.victim else { return };
         let (Some(slot), Some(holder)) = (self.slot_of(victim.lock_type), &self.clients[HOLDER])
@@ -129,7 +129,7 @@ impl World {
         assert!(waiter.unanswered.contains_key(&victim.waits), "{victim:?}: let in beside it");
     }
 
-    /// An answer to the one that means harm while the hold stands.
+    /// Checks an answer to the hostile client while the hold stands.
     pub(super) fn check_granted(&self, sent: &Sent, request: &Request) {
         let Some(victim) = self.victim else { return };
         let Some(known) = &self.clients[HOSTILE] else { return };
@@ -148,7 +148,8 @@ impl World {
         }
     }
 
-    /// The one that means harm goes, the holder releases: the waiter has the lock.
+    /// Removes the hostile client and has the holder release. Checks that the waiter then gets the
+    /// lock.
     pub(super) fn end_victim(&mut self) {
         let Some(victim) = self.victim.take() else { return };
         self.fence(HOSTILE);

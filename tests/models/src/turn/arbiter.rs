@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The arbiter: one look at a time, each word operation a step, and one decision at its end.
+//! The arbiter looks at the lock again and again. Each word operation of a look is a step, and a
+//! look ends with one decision.
 
 use super::client::LEASE;
 use super::rules::Rule;
 use super::words::{Entry, Memory, Mode, Taken, Ticket, Turn, Values, WordOp, CLIENTS};
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     Wait(Mode, Ticket),
     Release(Mode, Ticket),
     Extend(Mode, Ticket),
-    /// A ticket, where numbers are not for clients to take.
+    /// A ticket, because the numbers are too high for clients to take one.
     Take(Mode),
-    /// An answer was lost: it holds nothing and waits for nothing.
+    /// An answer was lost: the client holds nothing and waits for nothing.
     Resolve,
 }
 
-/// What it is answered.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reply {
     Granted {
         until: u8,
         turn: Turn,
     },
-    /// Its place.
+    /// The client's ticket.
     Ticket(Ticket),
-    /// The lanes have started again: it takes a ticket itself.
+    /// The ticket counters have started again, so the client takes a ticket by itself.
     Anew,
     Refused,
     Done,
@@ -41,7 +42,8 @@ pub enum Look {
     Cas(View, Box<Decision>),
     /// The arbiter takes a ticket for the client that it serves.
     Give(Mode),
-    /// The lanes start again: `w1` is to be 0, then the lap is raised, then `w0` is to be 0.
+    /// The ticket counters start again: `w1` is set to 0, then the lap is raised, then `w0` is set
+    /// to 0.
     LapW1(View),
     LapFence,
     LapRead,
@@ -58,7 +60,7 @@ pub struct View {
     pub ledgers: [Entry; CLIENTS],
 }
 
-/// What a look has decided: it counts when its compare-and-swap has.
+/// The decision of a look. It counts once the look's compare-and-swap has succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
     turn: Turn,
@@ -69,23 +71,23 @@ pub struct Decision {
 /// What the arbiter keeps between two looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Kept {
-    /// Who sleeps, in the order of arrival.
+    /// The clients that wait at the arbiter, in the order of arrival.
     pub queue: Vec<(usize, Mode, Ticket)>,
-    /// What it has granted or extended itself, and until when.
+    /// For each client: what the arbiter has granted or extended, and until when.
     pub granted: [Option<(Mode, Ticket, u8)>; CLIENTS],
-    /// The exclusive number at the head when no client was known to have it, and the stamps of the
-    /// intents that may own it.
+    /// The exclusive number at the head for which the arbiter knew no client; and the stamps of the
+    /// ledger entries that may belong to it.
     pub head: Option<(u8, [Option<u8>; CLIENTS])>,
-    /// Tickets that it has given, until their clients wait with them.
+    /// Tickets that the arbiter has given, until their clients wait with them.
     pub given: Vec<(usize, Mode, Ticket)>,
-    /// Who asks for a ticket and is held back until the lanes have started again.
+    /// The clients that ask for a ticket and are held back until the counters have started again.
     pub held_back: [bool; CLIENTS],
-    /// Shares below this number are done, but for those of these clients.
+    /// Shared tickets below this number count as done, except those of these clients.
     pub passed: Option<(u8, [bool; CLIENTS])>,
 }
 
 impl Kept {
-    /// Nothing is known of this client any more.
+    /// Forgets everything about this client.
     pub fn forget(&mut self, client: usize) {
         self.queue.retain(|waiter| waiter.0 != client);
         self.given.retain(|given| given.0 != client);
@@ -99,7 +101,7 @@ impl Kept {
 pub struct Arbiter {
     pub kept: Kept,
     pub look: Option<Look>,
-    /// Whose request the look under way serves.
+    /// The client and the request for which the arbiter looks at the lock at present.
     pub serving: Option<(usize, Request)>,
 }
 
@@ -110,18 +112,18 @@ impl Arbiter {
         self.look = Some(Look::W0);
     }
 
-    /// Gives a client that is held back a ticket: it has waited for long enough.
+    /// Gives a ticket to a client that was held back for long enough.
     pub fn give(&mut self, client: usize, mode: Mode) {
         self.serving = Some((client, Request::Take(mode)));
         self.look = Some(Look::Give(mode));
     }
 
-    /// Begins to look without being asked.
+    /// Begins a look that serves no request.
     pub fn begin(&mut self) {
         self.look = Some(Look::W0);
     }
 
-    /// One word operation of the look under way; at its end the answers.
+    /// Executes the next word operation of the look under way; returns the answers at its end.
     pub fn step(
         &mut self,
         memory: &mut Memory,
@@ -195,8 +197,8 @@ impl Arbiter {
         Vec::new()
     }
 
-    /// Whether the lanes may start again: a number is high, the lock is idle, and no ledger has an
-    /// entry but those of clients that are held back.
+    /// Whether the counters may start again: a number is high, the lock is idle, and no ledger has
+    /// an entry except those of clients that are held back.
     fn may_start_again(&self, view: &View, d: &Decision, divert: u8, rule: Option<Rule>) -> bool {
         let is_high = view.w0.mx >= divert || view.w0.ms >= divert;
         let is_idle = (view.w0.mx, view.w0.ms) == (view.w1.nx, view.w1.ns) && d.turn == view.w1;
@@ -247,7 +249,7 @@ impl Decision {
         passed.is_some_and(|(below, live)| ticket.ts < below && !live[client])
     }
 
-    /// Whether a ticket may be its client's still.
+    /// Whether the client may still have this ticket.
     fn stands(
         &self,
         view: &View,
@@ -300,7 +302,7 @@ impl Decision {
         }
     }
 
-    /// Sleepers whose places are gone are told so.
+    /// Refuses waiting clients whose places are gone.
     fn refuse_the_past(&mut self, view: &View, rule: Option<Rule>) {
         let (turn, lap) = (self.turn, view.lap);
         let gone = |d: &Self, &(client, mode, ticket): &(usize, Mode, Ticket)| {
@@ -320,7 +322,7 @@ impl Decision {
         queued.map(|&(_, mode, ticket)| (mode, ticket)).or(granted.map(|g| (g.0, g.1)))
     }
 
-    /// Whether this client may rely on a share at the head now.
+    /// Whether this client may rely on a shared ticket at the head now.
     fn may_share(&self, view: &View, client: usize) -> bool {
         match self.known(view, client) {
             Some((mode, ticket)) => mode == Mode::S && ticket.tx == self.turn.nx,
@@ -332,7 +334,8 @@ impl Decision {
         }
     }
 
-    /// Grants, passes and counts what can be; whether the head has changed.
+    /// Counts shared tickets as done, grants, and passes the head, as far as possible; returns
+    /// whether the head has changed.
     fn advance(&mut self, view: &View, divert: u8, rule: Option<Rule>) -> bool {
         let nx = self.turn.nx;
         let mut live: [bool; CLIENTS] = std::array::from_fn(|i| self.may_share(view, i));
@@ -374,13 +377,15 @@ impl Decision {
         self.pass_head(view, shares, divert, rule)
     }
 
-    /// No client is known to have the number at the head.
+    /// Passes the exclusive number at the head, for which no client is known, if no client may own
+    /// it. Returns whether it did.
     fn pass_head(&mut self, view: &View, shares: u8, divert: u8, rule: Option<Rule>) -> bool {
         let nx = self.turn.nx;
         let intent = |i: usize| {
             let entry = view.ledgers[i];
             let may = entry.claim == Some(Mode::X) && entry.runs(view.clock);
-            // above the divert point a number belongs to the client that the arbiter gave it to
+            // from the divert point on, a number belongs only to the client to which the arbiter
+            // gave it
             let may = may && !self.next.held_back[i] && nx < divert;
             (may && self.known(view, i).is_none()).then_some(entry.stamp)
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One client: its calls, the chain that is on its way, and what it believes.
+//! One client: its calls, its chain under way, and what it believes to hold.
 
 use super::arbiter::{Reply, Request};
 use super::rules::Rule;
@@ -11,28 +11,28 @@ pub const LEASE: u8 = 2;
 /// One call of a client's script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// Looks once, then sleeps at the arbiter until its turn.
+    /// Looks at the word once, then waits at the arbiter for its turn.
     Lock(Mode),
-    /// Gives its ticket up if it has not its turn at once.
+    /// The client takes a ticket, and gives it up unless it is its turn at once.
     Try(Mode),
-    /// Asks for a later end of its lease.
+    /// The client asks for a later end of its lease.
     Extend,
-    /// Releases what it holds.
+    /// The client releases its hold.
     Unlock,
 }
 
-/// What a chain was posted for.
+/// The purpose of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
     Take,
     Look,
     Release,
     Extend(u8),
-    /// The ledger says none: the last step of a call.
+    /// Clears the ledger entry: the last step of a call.
     Leave,
 }
 
-/// A chain on its way: so many of its operations have taken effect.
+/// A chain under way: `done` of its operations have taken effect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Chain {
     pub why: Why,
@@ -44,35 +44,35 @@ pub struct Chain {
 /// A client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Client {
-    /// The call of its script that it is at.
+    /// The index of the client's present call in its script.
     pub at: usize,
     pub chain: Option<Chain>,
-    /// A request on its way to the arbiter, and then the answer on its way back.
+    /// Its request, on the way to the arbiter; then also the answer, on the way back.
     pub asked: Option<Request>,
     pub answer: Option<Reply>,
     pub ticket: Option<Ticket>,
-    /// The word as it was seen last.
+    /// The turn word as the client saw it last.
     pub seen: Turn,
-    /// What it wrote into its ledger last that it knows to be complete.
+    /// The last ledger entry that the client knows to be written.
     pub claim: Entry,
     pub looks: u8,
-    /// What it holds, and until when it relies on that.
+    /// The mode of its hold, and until when it relies on it.
     pub holds: Option<(Mode, u8)>,
-    /// The program has called the release: it relies on nothing any more.
+    /// Whether the program has called the release, so that it relies on nothing any more.
     pub releases: bool,
-    /// The compare-and-swap of its release found its own turn (of a share: while its lease ran).
-    /// The release is then a success, also if the arbiter answers that the place is gone.
+    /// Whether the compare-and-swap of its release found its own turn (shared: while its lease
+    /// ran). Then the release is a success, even if the arbiter answers that the place is gone.
     pub had_turn: bool,
-    /// A place was lost, and is taken anew once.
+    /// Whether a lost place was taken anew; that is done once for each call.
     pub anew: bool,
     pub gone: bool,
 }
 
-/// What is wrong with what a client was told.
+/// The error in an answer that a client got; `None`: none.
 pub type Wrong = Option<&'static str>;
 
 impl Client {
-    /// Whether it can do something by itself.
+    /// Whether the client can do something without an answer.
     pub fn can_step(&self, script: &[Call]) -> bool {
         !self.gone
             && (self.chain.is_some()
@@ -80,7 +80,7 @@ impl Client {
                 || self.asked.is_none() && self.at < script.len())
     }
 
-    /// Whether it relies on the lock.
+    /// The mode in which the client relies on the lock now.
     pub fn relies(&self, now: u8) -> Option<Mode> {
         let runs = |until: u8| until > now && !self.gone && !self.releases;
         self.holds.filter(|&(_, until)| runs(until)).map(|(mode, _)| mode)
@@ -94,8 +94,8 @@ impl Client {
         self.asked = Some(request);
     }
 
-    /// The next step: a word operation of its chain, what its outcome leads to, an answer, or the
-    /// next call. `whole`: the primary executes its chains.
+    /// Does the next step of the client: a word operation of its chain, what follows from its
+    /// outcome or from an answer, or the next call. `whole`: the primary executes its chains.
     pub fn step(
         &mut self,
         id: usize,
@@ -137,7 +137,7 @@ impl Client {
                 (Some((mode, until)), Some(ticket)) if until > now => {
                     let entry = Entry { until: now + LEASE, ..self.claim };
                     if until > self.claim.until {
-                        // what the arbiter has granted is for the arbiter to extend
+                        // only the arbiter may extend what it has granted
                         self.ask(Request::Extend(mode, ticket));
                     } else {
                         self.post(Why::Extend(until), vec![WordOp::Ledger(entry), WordOp::Look]);
@@ -177,13 +177,13 @@ impl Client {
         }
     }
 
-    /// It holds nothing, and has no place.
+    /// Forgets the hold and the ticket.
     fn lets_go(&mut self) {
         (self.holds, self.ticket) = (None, None);
         (self.releases, self.had_turn) = (false, false);
     }
 
-    /// The call is over; what it leaves in its ledger is none.
+    /// Ends the call; its last step clears the ledger entry.
     fn leave(&mut self) {
         self.lets_go();
         let none = WordOp::Ledger(Entry { claim: None, ..self.claim });
@@ -259,14 +259,14 @@ impl Client {
         }
     }
 
-    /// What was not got is not released.
+    /// Skips the calls for a hold that the client did not get.
     fn skip_unlock(&mut self, script: &[Call]) {
         while matches!(script.get(self.at + 1), Some(Call::Unlock | Call::Extend)) {
             self.at += 1;
         }
     }
 
-    /// The place is gone: it is taken anew, once.
+    /// The place is gone: takes a new one once, then gives the call up.
     fn lost(&mut self, script: &[Call]) {
         self.ticket = None;
         if std::mem::replace(&mut self.anew, true) {
@@ -334,7 +334,8 @@ impl Client {
         None
     }
 
-    /// Its session is ended: nothing of it is on its way any more. It goes on with its next call.
+    /// The client's session has ended, and nothing of it is under way any more. The client goes on
+    /// with its next call.
     pub fn fenced(&mut self, script: &[Call]) {
         (self.chain, self.answer, self.asked) = (None, None, None);
         self.lets_go();
@@ -346,8 +347,8 @@ impl Client {
         }
     }
 
-    /// The answer to its chain or its request is lost: what has taken effect stays, the rest does
-    /// not come. It says so to the arbiter and gives the call up.
+    /// The answer to the client's chain or request is lost. What has taken effect stays, and
+    /// nothing more takes effect. The client reports that to the arbiter, and gives the call up.
     pub fn loses(&mut self, script: &[Call]) {
         (self.chain, self.answer) = (None, None);
         self.lets_go();

@@ -6,8 +6,8 @@
 //!   w1  tickets done     compare-and-swap alone      a release never disturbs a newcomer
 //! ```
 //! Every word operation is a step, of clients and of the arbiter; time passes at any moment; a
-//! client may die, stand still, or lose an answer. Unlike the other models this one has the
-//! protocol in itself, until the machines of the core take its place.
+//! client may die, stand still, or lose an answer. Unlike the other models this one contains the
+//! protocol, and does not call the machines of the core.
 
 mod arbiter;
 mod client;
@@ -26,27 +26,27 @@ use words::{Memory, Mode, CLIENTS};
 /// One small system.
 #[derive(Clone, Debug)]
 pub struct TurnSetup {
-    /// Its name in tables.
+    /// The name of the setup in tables.
     pub name: &'static str,
-    /// What each client calls.
+    /// The calls of each client.
     pub scripts: [Vec<Call>; CLIENTS],
-    /// The primary executes this client's chains, each as a whole.
+    /// Whether the primary executes this client's chains, each as a whole.
     pub is_proxied: [bool; CLIENTS],
-    /// This client may die.
+    /// The client that may die; `None`: none may.
     pub mortal: Option<usize>,
-    /// So often an answer is lost.
+    /// How often an answer may be lost.
     pub losses: u8,
-    /// So often time passes while a client could go on.
+    /// How often time may pass while a client could go on.
     pub ticks: u8,
-    /// From this number on the arbiter gives the tickets out.
+    /// The number from which on the arbiter gives the tickets.
     pub divert: u8,
-    /// Sleepers are served without a timer.
+    /// Whether waiters may depend on time: if not, they must be served although no time passes.
     pub timer: bool,
-    /// The rule that is switched off.
+    /// The rule that is switched off; `None`: none.
     pub without: Option<Rule>,
 }
 
-/// Everything at one moment.
+/// One state: everything that decides which actions and states can follow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TurnState {
     memory: Memory,
@@ -65,7 +65,7 @@ pub enum TurnAction {
     Step(usize),
     /// The arbiter takes a client's request.
     Serve(usize),
-    /// The arbiter looks again.
+    /// The arbiter looks at the lock again.
     Look,
     /// The arbiter's next word operation.
     Arbiter,
@@ -109,7 +109,7 @@ impl TurnState {
         holds.len() > 1 && holds.contains(&Mode::X)
     }
 
-    /// Whether more is done than was taken.
+    /// Whether more tickets are done than were taken.
     fn is_miscounted(&self) -> bool {
         let Memory { w0, w1, .. } = &self.memory;
         w1.nx > w0.mx || w1.ns > w0.ms
@@ -161,7 +161,8 @@ impl TurnState {
             && !self.arbiter.kept.queue.iter().any(stale)
     }
 
-    /// Whether its entry is over and keeps the lanes from starting again.
+    /// Whether the client's ledger entry is over, and keeps the ticket counters from starting
+    /// again.
     fn stands_in_the_way(&self, i: usize, setup: &TurnSetup) -> bool {
         let Memory { w0, ledgers, .. } = &self.memory;
         let is_high = w0.mx >= setup.divert || w0.ms >= setup.divert;
@@ -182,8 +183,8 @@ impl TurnState {
         !kept.queue.is_empty() || kept.held_back.contains(&true)
     }
 
-    /// Whether everything ends well from here, if each living client and the arbiter go on and time
-    /// passes.
+    /// Whether all clients finish from here on, if each living client and the arbiter go on and
+    /// time passes.
     fn ends_well(&self, setup: &TurnSetup) -> bool {
         let mut s = self.clone();
         for _ in 0..64 {
@@ -327,18 +328,18 @@ impl Model for TurnSetup {
     }
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct TurnReport {
-    /// All states.
+    /// The number of states.
     pub states: usize,
-    /// The longest of the shortest ways to a state.
+    /// The greatest distance of a state from the start.
     pub depth: usize,
-    /// The property that does not hold, and the way there.
+    /// The property that does not hold, and the trace to that state.
     pub broken: Option<(&'static str, String)>,
 }
 
-/// Explores all states of a setup, or as many as there are until something is broken.
+/// Explores all states of a setup, until a property is broken.
 pub fn explore_turns(setup: &TurnSetup, threads: usize) -> TurnReport {
     let finish = stateright::HasDiscoveries::AnyFailures;
     let checker = setup.clone().checker().threads(threads).finish_when(finish).spawn_bfs().join();

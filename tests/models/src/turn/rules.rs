@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Rules of the fair lock, each of which can be switched off to see that the model needs it.
+//! Rules of the fair lock. Each can be switched off, to show that the model needs it.
 
 /// A rule that is switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// A client relies on a turn only while the claim runs that its ledger held before.
+    /// A client relies on a turn only while the claim runs that was in its ledger before.
     ClaimRuns,
-    /// A later end counts only if its write is known complete while the earlier one runs.
+    /// An extended claim counts only if its client knows that it was written while the earlier
+    /// claim ran.
     ExtendWhileItRuns,
-    /// A release whose lease may be over is the arbiter's.
+    /// A release whose lease may be over is left to the arbiter.
     LateRelease,
-    /// The ledger has the intent before the ticket is taken.
+    /// The claim is in the ledger before the ticket is taken.
     IntentFirst,
-    /// A word that says that a client sleeps is changed by the arbiter alone.
+    /// Only the arbiter changes a word that says that a client waits at the arbiter.
     ToldIsTheArbiters,
-    /// An exclusive head is passed only when all intents that may own it are over.
+    /// The arbiter passes an exclusive ticket at the head only when all claims that may belong to
+    /// it are over.
     HeadMayBeClaimed,
-    /// ... and no live share can be before it.
+    /// The arbiter passes an exclusive ticket at the head only when no live shared ticket can be
+    /// before it.
     HeadAfterShares,
-    /// Shares of clients that may rely on one are not counted as done.
+    /// The arbiter does not count shared tickets as done while their clients may rely on them.
     LiveSharesStay,
-    /// A share that was counted as done is refused.
+    /// The arbiter refuses a shared ticket that it has counted as done.
     PassedIsRefused,
-    /// The clock is read before the ledgers.
+    /// The arbiter reads its clock before the ledgers.
     ClockBeforeLedgers,
-    /// A number from the divert point on is no ticket.
+    /// A number from the divert point on is no valid ticket.
     HighIsNoTicket,
-    /// The lanes start again only when no ledger has an entry, also none that is over.
+    /// The ticket counters start again only when no ledger has an entry, not even one that is over.
     LapAfterEntries,
-    /// The arbiter changes the word by one compare-and-swap from what it has read.
+    /// The arbiter changes the word by one compare-and-swap from the value that it has read.
     OneCas,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is explored.
+//! The setups that are explored.
 
 use super::client::Call::{self, Extend, Lock, Try, Unlock};
 use super::words::Mode::{S, X};
@@ -25,7 +25,7 @@ fn twice(mode: super::Mode) -> Vec<Call> {
     [once(mode), once(mode)].concat()
 }
 
-/// The small ones.
+/// The small setups.
 pub fn turns() -> Vec<TurnSetup> {
     vec![
         TurnSetup { name: "x, x", scripts: [once(X), once(X), vec![]], ticks: 3, ..BASE },
@@ -93,7 +93,7 @@ pub fn turns() -> Vec<TurnSetup> {
     ]
 }
 
-/// Those that take longer.
+/// The setups that take longer.
 pub fn turns_large() -> Vec<TurnSetup> {
     vec![
         TurnSetup {
@@ -124,7 +124,7 @@ pub fn turns_large() -> Vec<TurnSetup> {
     ]
 }
 
-/// A setup that needs each rule.
+/// For each rule, a setup that needs it.
 pub fn turn_bugs() -> Vec<TurnSetup> {
     let with = |name: &str, rule| {
         let all = [turns(), turns_large()].concat();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The words of the lock, and what a chain does to them.
+//! The words of the lock, and the effect of a chain on them.
 
 /// Clients of every setup.
 pub const CLIENTS: usize = 3;
@@ -7,9 +7,9 @@ pub const CLIENTS: usize = 3;
 /// How a client holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
-    /// Alone.
+    /// The client has the lock alone.
     X,
-    /// With others that share it.
+    /// The client may share the lock with other readers.
     S,
 }
 
@@ -36,7 +36,7 @@ pub struct Ticket {
     pub ts: u8,
 }
 
-/// A ledger entry: none, or a claim that ends. The stamp is new for each intent.
+/// A ledger entry: nothing, or a claim with an end. Each new claim has a new stamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub claim: Option<Mode>,
@@ -54,22 +54,22 @@ impl Entry {
 /// One word operation of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WordOp {
-    /// The client's own ledger entry is written.
+    /// Writes the client's own ledger entry.
     Ledger(Entry),
-    /// A ticket is taken: fetch-and-add on `w0`.
+    /// Takes a ticket, by a fetch-and-add on `w0`.
     Take(Mode),
-    /// `w1` and the lap are read.
+    /// Reads `w1` and the lap.
     Look,
     /// Compare-and-swap on `w1`.
     Cas(Turn, Turn),
 }
 
-/// What the word operations of a chain have returned.
+/// The values that the word operations of a chain have returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Values {
     pub taken: Option<Taken>,
     pub looked: Option<(Turn, u8)>,
-    /// Of a compare-and-swap.
+    /// The value that a compare-and-swap has found.
     pub found: Option<Turn>,
 }
 
@@ -106,7 +106,7 @@ impl Memory {
 }
 
 impl Ticket {
-    /// Whether the word shows this ticket's turn.
+    /// Whether this ticket has its turn by the word.
     pub fn has_turn(&self, mode: Mode, turn: Turn, lap: u8) -> bool {
         let is_head = lap == self.lap && turn.nx == self.tx;
         match mode {
@@ -115,7 +115,7 @@ impl Ticket {
         }
     }
 
-    /// Whether the word shows that the place is gone.
+    /// Whether this ticket's place is gone by the word.
     pub fn is_past(&self, turn: Turn, lap: u8) -> bool {
         lap != self.lap || turn.nx > self.tx
     }

@@ -6,8 +6,8 @@
 //!   Effects ─ next … ─▶ Chains in one doorbell ─▶ Effects ─▶ Replies ─▶ Effects ─▶ results
 //!     shm: one CPU, chain after chain · tcp: one frame · verbs: one list, one completion
 //! ```
-//! The thread of one of its locks, the leader, gets its events. Other clients' word operations come
-//! between any two of a doorbell.
+//! The thread of one of the batch's locks, the leader, gets the events of the batch. Other clients'
+//! word operations come between any two word operations of a doorbell.
 
 use dlock_core::clock::Now;
 use dlock_core::ids::Seq;
@@ -45,7 +45,7 @@ struct Asked {
 enum Stage {
     Effects,
     Chains,
-    /// Awaits the reply to the request of the first item from `at` on.
+    /// The batch awaits the reply to the request of item `at`, then of the items after it.
     Replies {
         at: usize,
         waits: bool,
@@ -57,7 +57,7 @@ enum Stage {
 pub(crate) struct BatchRun {
     batch: Batch,
     leader: usize,
-    /// The lock at each place.
+    /// The lock of each item.
     locks: Vec<u8>,
     stage: Stage,
     posts: Vec<Post>,
@@ -84,8 +84,8 @@ impl Entries for Places<'_> {
 }
 
 impl Sys {
-    /// Begins the same kind of operation on several locks without operations under way; now and
-    /// then twice on one of them.
+    /// Begins operations of the same kind on several locks that have none under way. Now and then
+    /// one of the locks occurs twice.
     pub(super) fn begin_batch(&mut self, c: usize, l: usize, op: Op) {
         let client = &self.clients[c];
         let (epoch, gen) = (client.epoch, client.gen);
@@ -184,7 +184,7 @@ impl Sys {
         let now = self.thread_now(c, run.leader);
         let mut places = Places { threads: &mut self.clients[c].threads, locks: &run.locks, now };
         let mut effects = std::iter::from_fn(|| run.batch.next(&mut places));
-        // nothing here depends on counters
+        // counters of the library are not simulated, so an effect that only counts is skipped
         let next = effects.find(|(_, effect)| !matches!(effect, Effect::Count(_)));
         let Some((i, effect)) = next else {
             if run.batch.is_done() {
@@ -239,7 +239,7 @@ impl Sys {
         run.asked[item] = Some(Asked { seq, gen, until_ns, answer: sent.err() });
     }
 
-    /// Sets a new stage; earlier waits are void.
+    /// Sets a new stage. Timers of earlier stages no longer count.
     fn batch_phase(&mut self, c: usize, run: &mut BatchRun, stage: Stage) {
         run.stage = stage;
         for &lock in &run.locks {

@@ -72,13 +72,13 @@ impl Sys {
         }
     }
 
-    /// The sessions of one process that the primary keeps.
+    /// The sessions that the primary keeps for one process of a client.
     pub(super) fn sessions_of(&self, c: usize, inc: u16) -> impl Iterator<Item = &Session> {
         self.sessions.iter().filter(move |s| usize::from(s.client) == c && s.inc == inc)
     }
 
-    /// Handles the arrival of the next unit of a client's channel. Units sent over another fabric
-    /// may take more events on this one.
+    /// Handles the arrival of the next unit of a client's channel. If events are left over for a
+    /// unit that took none, or units for which no event is left, the next arrival makes up for it.
     pub(super) fn arrive(&mut self, c: usize) {
         let events = &mut self.clients[c].up_events;
         *events = events.saturating_sub(1);
@@ -220,7 +220,8 @@ impl Sys {
         self.up_at(c, at);
     }
 
-    /// The outcome of a chain on this lock that is not executed; `None`: it is executed.
+    /// The outcome of a chain on this lock if the client's side refuses to execute it; `None`: it
+    /// is executed.
     pub(super) fn refuses_lock(&self, c: usize, l: usize) -> Option<Outcome> {
         let refused = self.refuses(c, self.clients[c].threads[l].epoch);
         let over = || Some(Outcome::Refused(Status::BadResponse));
@@ -231,8 +232,8 @@ impl Sys {
         }
     }
 
-    /// The outcome of a chain for a place of this epoch that is not executed; `None`: it is
-    /// executed.
+    /// The outcome of a chain on a lock whose slot belongs to this epoch, if the chain is refused;
+    /// `None`: it is executed.
     pub(super) fn refuses(&self, c: usize, epoch: u32) -> Option<Outcome> {
         let client = &self.clients[c];
         let connected = matches!(client.life, Life::Up | Life::Leaving);
@@ -242,7 +243,8 @@ impl Sys {
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
             Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
-            // the gate of the memory is closed; a queue pair is connected only after the recovery
+            // during a recovery the primary lets no client at the memory: mapped memory refuses all
+            // chains, and a queue pair is connected only afterwards
             Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
                 Some(Outcome::Refused(Status::NotReady))
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The claims of a client at a successor, and the places that it gets.
+//! The claims of a client at a successor, and the slots that its locks get there.
 
 use dlock_core::clock::{Deadline, Now};
 use dlock_core::ids::Epoch;
@@ -28,8 +28,9 @@ impl Sys {
         claims
     }
 
-    /// Handles the places from the successor; a hold that it refuses is lost, and the lock is
-    /// claimed again without it.
+    /// Handles the successor's answers to the client's claims: each names the slot of a lock, or
+    /// refuses the claim. If a claimed hold is refused, the hold is lost, and the client claims the
+    /// lock again without it.
     pub(super) fn updated(&mut self, c: usize, grants: Vec<(u8, bool, Result<LockGrant, Status>)>) {
         let (epoch, who) = (self.clients[c].epoch, self.who(c));
         let (gen, fabric) = (self.clients[c].gen, self.clients[c].fabric);
@@ -43,7 +44,8 @@ impl Sys {
             let is_free =
                 matches!(t.doing, Doing::Idle | Doing::Control | Doing::Reply { is_wait: true });
             let mut binding = binding(t.epoch, epoch, (t.old_clock, t.horizon_ns), at, new);
-            // an operation that has begun meanwhile ends first; then the lock is claimed again
+            // a claimed lock on which an operation has begun meanwhile is claimed again after that
+            // operation
             let Some(entry) = t.entry.as_mut().filter(|_| is_free) else { continue };
             match grant {
                 Ok(grant) => {
@@ -61,8 +63,8 @@ impl Sys {
                     let is_to_be_got = was_left && t.doing == Doing::Control && !releases;
                     (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
                     t.is_carried_by(fabric);
-                    // if the hold was ended without the client's knowledge, the claim fails, or
-                    // makes a new hold
+                    // the hold may have ended without the client's knowledge: then the claim fails,
+                    // or makes a new hold
                     if !self.oracle.relies(l, who, self.now) {
                         self.oracle.ended(l, who);
                     }
@@ -72,7 +74,8 @@ impl Sys {
                     if let Some(end) = end {
                         self.oracle.claimed(l, who, end);
                     }
-                    // the primary that has confirmed the hold may be gone already
+                    // the successor that answered may have ended by now; then its confirmation does
+                    // not count
                     if self.alive && epoch == self.epoch {
                         self.oracle.confirmed(l, who);
                     }
@@ -89,8 +92,8 @@ impl Sys {
                     entry.lose();
                     self.oracle.ended(l, who);
                 }
-                // the rules refuse the claim: a hold is lost, and the lock is claimed again without
-                // it; if that is refused as well, the client loses the handle
+                // The rules refuse the claim. A claimed hold is lost, and the lock is claimed again
+                // without it; if that is refused as well, the client loses the handle.
                 Err(Status::Denied | Status::ServerNoResource) if has_rules => match is_held {
                     true => {
                         entry.lose();
@@ -117,8 +120,8 @@ impl Sys {
     }
 }
 
-/// The binding of a lock to its place at this incarnation. Its clock is the earlier one if the
-/// client has come to a later incarnation.
+/// The binding of a lock's handle to its slot at the current incarnation. A lock that is still
+/// bound to an earlier incarnation keeps the clock of that incarnation.
 fn binding(
     epoch: u32,
     current: u32,

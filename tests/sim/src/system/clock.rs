@@ -23,13 +23,14 @@ pub struct Clock {
     pub base: i64,
     /// The sum of the steps of the wall clock; only a planted bug reads it.
     pub wall_step: i64,
-    /// Whether the client is on its primary's host, where the two clocks do not drift apart.
+    /// Whether the client runs on its primary's host, where client and primary have clocks of one
+    /// rate.
     pub is_here: bool,
     /// The last estimate of the server clock.
     pub tracked: Option<TrackedClock>,
-    /// When the clock last went on after standing still, in true time.
+    /// The true time at which the clock last went on after standing still.
     pub jumped: u64,
-    /// Whether an exchange that began after that has told the client the time.
+    /// Whether an exchange that began after `jumped` has told the client the time.
     pub has_learned: bool,
 }
 
@@ -68,13 +69,13 @@ impl Clock {
         self.tracked.map(|tracked| tracked.estimate)
     }
 
-    /// The clock stands still from one moment to another, and the client does not know.
+    /// The clock stands still from `from` to `until`, without the client's knowledge.
     pub fn stands_still(&mut self, from: u64, until: u64) {
         self.base -= self.local(until) - self.local(from);
         (self.jumped, self.has_learned) = (until, false);
     }
 
-    /// The clock goes on earlier, now.
+    /// Ends a standstill that was to last longer: the clock goes on from `now`.
     pub fn goes_on(&mut self, now: u64) {
         if self.jumped > now {
             self.base += self.local(self.jumped) - self.local(now);
@@ -96,7 +97,7 @@ impl Clock {
         }
         let e = self.estimate().unwrap_or(NOTHING);
         let (ppm, half_ns) = (i128::from(e.drift_ppm), i128::from(e.half_trip_ns));
-        // ε counts from when the request was sent
+        // the estimate's drift, and so ε, is counted from the moment when the request was sent
         let since = i128::from(e.taken_at_ns) - 2 * half_ns;
         let fixed = i128::from(expiry.0) - i128::from(e.offset_ns as i64) - half_ns - 1;
         let local = (fixed * 1_000_000 + ppm * since) / (1_000_000 + ppm);

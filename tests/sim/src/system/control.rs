@@ -32,9 +32,9 @@ const LATE_IF_CUT: u32 = 600;
 /// What a control thread awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Nothing: it sleeps until its next heartbeat.
+    /// Nothing: the thread sleeps until its next heartbeat.
     Sleep,
-    /// The answer to its last request, sent at this true time.
+    /// The answer to the last request, which was sent at this true time.
     Answer(u64),
 }
 
@@ -65,10 +65,11 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Whether the answer shows that the primary knows the client and has answered in this session.
+    /// Whether only a member of the primary can get this answer: then the primary knows this
+    /// session.
     fn is_of_the_session(&self) -> bool {
         match self {
-            // the answers to a session that is not yet, or no longer, the client's
+            // answers about a session that the client does not have yet, or has left
             Answer::Joined { .. } | Answer::Attached | Answer::Left => false,
             Answer::Refused(_) | Answer::Closed => false,
             Answer::Released(_, status) => *status == Status::Success,
@@ -85,7 +86,8 @@ pub(crate) fn desc(sys: &Sys, c: usize, l: usize) -> LockDesc {
 }
 
 impl Sys {
-    /// Has the control thread act soon.
+    /// Schedules the next step of the control thread. `slowly`: it may take up to seconds, as after
+    /// a failure.
     pub(super) fn control_soon(&mut self, c: usize, slowly: bool) {
         let late = if self.clients[c].is_cut { LATE_IF_CUT } else { self.plan.late };
         let ns = match slowly && !self.calm {
@@ -102,7 +104,7 @@ impl Sys {
         self.control_after(c, ns);
     }
 
-    /// Has the control thread act soon, if it awaits no answer.
+    /// Schedules the next step of the control thread, unless the thread awaits an answer.
     pub(super) fn control_wake(&mut self, c: usize) {
         if self.clients[c].control == Stage::Sleep {
             self.control_soon(c, false);
@@ -176,7 +178,7 @@ impl Sys {
         self.came_in_vain(c, Status::BadResponse);
     }
 
-    /// Handles a failed attempt to join.
+    /// Handles a refusal or a missing answer while the client joins or rejoins.
     fn came_in_vain(&mut self, c: usize, status: Status) {
         let is_led = self.clients[c].life == Life::Broken && self.clients[c].failover.is_some();
         self.lead(c, |failover, now_ns| failover.came(now_ns, Err(status)));
@@ -202,8 +204,8 @@ impl Sys {
         self.ask(c, Ask::Join { reinit, gen });
     }
 
-    /// A client that may not use the offered fabric asks for a channel over tcp; returns whether it
-    /// does.
+    /// If the client was refused the fabric that it asked for, asks for a command channel over tcp
+    /// instead. Returns `false` if tcp itself was refused.
     fn attaches_over_tcp(&mut self, c: usize) -> bool {
         let client = &mut self.clients[c];
         let Some((_, Answer::Joined { gen, secret, .. })) = client.session else { return false };
@@ -215,7 +217,8 @@ impl Sys {
         true
     }
 
-    /// Chooses the fabric of the next session: shared memory only if the clocks do not drift apart.
+    /// Chooses the fabric of the next session at random. A client whose clock drifts from the
+    /// primary's is on another host, so it cannot change to or from shared memory.
     fn roams(&mut self, c: usize) {
         let is_here = self.clients[c].clock.ppm == 0;
         let others = match self.plan.is_of_card {
@@ -228,8 +231,8 @@ impl Sys {
         }
     }
 
-    /// Changes the client to the fabric of its new session; memory of the old one is unmapped when
-    /// the operations on it have ended.
+    /// The client's new session may run over another fabric. A client that leaves shared memory
+    /// tells the primary that the memory is unmapped.
     fn goes_over(&mut self, c: usize) {
         let fabric = self.clients[c].next_fabric;
         if self.clients[c].fabric != fabric {
@@ -245,7 +248,8 @@ impl Sys {
         }
     }
 
-    /// Whether a thread executes something without waiting for a message: a reinit waits for it.
+    /// Whether a thread executes word operations or effects that await no message. A reinit waits
+    /// until none does.
     pub(super) fn is_busy_on_cpu(&self, c: usize) -> bool {
         let client = &self.clients[c];
         let is_local = client.fabric == Fabric::Shm;
@@ -334,8 +338,9 @@ impl Sys {
             self.cover(Action::Get, c);
             return self.ask(c, Ask::Get(wanted));
         }
-        // a session with a horizon learns the time from its heartbeats; an estimate from a long
-        // exchange is stale, even if it was made on another fabric
+        // With a horizon, heartbeats tell the time. Without one the client asks for the time when
+        // its estimate is stale: because it comes from a long exchange, or its clock may drift from
+        // the primary's.
         let is_stale = |e: ClockEstimate| !client.clock.is_here || e.took_long();
         let asks_for_time =
             client.beats.next_ns() == u64::MAX && client.clock.estimate().is_none_or(is_stale);
@@ -393,7 +398,7 @@ impl Sys {
             Answer::Refused(Status::Denied) if self.attaches_over_tcp(c) => {}
             Answer::Refused(_) if self.clients[c].renewal.is_beside() => self.connection_lost(c),
             Answer::Refused(status @ Status::ClientRemoved) => match self.clients[c].life {
-                // the client asks once more before it believes that
+                // a client with failover asks once more before it believes that it was removed
                 Life::Broken if self.clients[c].failover.is_some() => self.came_in_vain(c, status),
                 _ => self.start_anew(c),
             },
@@ -401,7 +406,8 @@ impl Sys {
                 self.came_in_vain(c, status);
             }
             Answer::Refused(status) => {
-                // the answer to claims: the recovery is over
+                // an `Error` answers the client's claims: the recovery is over, so there is nothing
+                // more to claim
                 self.clients[c].claims_open &= status != Status::Error;
                 self.lead(c, |failover, now_ns| failover.said(now_ns, status));
                 self.control_soon(c, true);
@@ -468,7 +474,8 @@ impl Sys {
         let sent_ns = client.clock.local(sent).max(0) as u64;
         let beats = Heartbeats::new(u64::from(horizon_s) * NS, sent_ns);
         let mut old_beats = std::mem::replace(&mut client.beats, beats);
-        // holds are lost before the session's new horizon counts
+        // holds that the primary ended meanwhile are lost before the new session's horizon counts
+        // for any
         let has_lapsed = !anew && lapses != self.clients[c].lapses;
         self.clients[c].lapses = lapses;
         for l in 0..self.clients[c].threads.len() {

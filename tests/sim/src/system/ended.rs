@@ -12,8 +12,8 @@ use super::coverage::Action;
 use super::state::{Doing, Sys};
 
 impl Sys {
-    /// The primary has ended the client's holds without a lease. If an operation on such a hold is
-    /// under way, the rest is lost when that is over.
+    /// The primary has ended the client's holds without a lease. If an operation is under way on
+    /// such a hold, the hold counts as lost only when the operation is over.
     pub(super) fn lapse(&mut self, c: usize, l: usize) {
         let who = self.who(c);
         let t = self.thread(c, l);
@@ -30,7 +30,7 @@ impl Sys {
         }
     }
 
-    /// The client no longer has the lock's handle, as far as it knows.
+    /// Forgets the handle of the lock, because the client believes that it has none.
     pub(super) fn forget_lock(&mut self, c: usize, l: usize) {
         let who = self.who(c);
         self.oracle.untold(l, who);
@@ -40,7 +40,8 @@ impl Sys {
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 
-    /// The recovery is over: the program gets the locks again that it has not claimed.
+    /// The recovery is over: drops the handles of the locks that the client has not claimed. Its
+    /// programs get these locks again.
     pub(super) fn gives_claims_up(&mut self, c: usize) {
         let epoch = self.clients[c].epoch;
         for l in 0..self.clients[c].threads.len() {
@@ -51,8 +52,8 @@ impl Sys {
         }
     }
 
-    /// The program no longer awaits the answer. The primary may have got the release or not; later
-    /// requests on this connection are read after it.
+    /// The program stops waiting for the answer to its release. The request may have reached the
+    /// primary or not; later requests on this connection are read after it.
     pub(super) fn release_unanswered(&mut self, c: usize, l: usize) {
         let t = self.thread(c, l);
         if let Some(entry) = &mut t.entry {
@@ -65,8 +66,8 @@ impl Sys {
         self.control_soon(c, false);
     }
 
-    /// The operation has a result. That of an asynchronous operation is judged and returned when
-    /// the program polls.
+    /// Handles the result of the thread's operation. The result of an asynchronous operation is
+    /// checked and returned when the program polls.
     pub(super) fn done(&mut self, c: usize, l: usize, result: OpResult) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -128,7 +129,8 @@ impl Sys {
         }
     }
 
-    /// Turns a failed release into a success, if a client with failover could not reach a primary.
+    /// Turns a release without an answer into a success, if the client's own clock shows that it is
+    /// safe to do so. Only clients with failover do that.
     fn unheard(&mut self, c: usize, l: usize, result: OpResult) -> OpResult {
         let is_by_itself = self.plan.by_itself;
         let (now, who) = (self.unheard_now(c, l), self.who(c));
@@ -141,7 +143,8 @@ impl Sys {
         self.leaves_in_doubt(c);
         let is_judged = self.is_judged(l, who) && !self.is_by_a_wrong_clock(c, l);
         if is_judged && released.is_some_and(|released| released.status == Status::Success) {
-            // a client without a horizon does not know that it was cut off, and its leases last
+            // a client without a horizon does not know that the primary cut it off, and its leases
+            // go on
             let horizon = match now.horizon_ns {
                 u64::MAX => u64::MAX,
                 _ => self.oracle.horizon_of(l, who),
@@ -153,7 +156,8 @@ impl Sys {
         released.unwrap_or(result)
     }
 
-    /// The clock of the lock's deadline, as the client knows it.
+    /// The clock for the lock's deadline, with the horizon of the lock's session: of the lock's own
+    /// primary, also when the client has come to a later one.
     pub(super) fn unheard_now(&self, c: usize, l: usize) -> Now {
         let (now, t) = (self.client_now(c), &self.clients[c].threads[l]);
         let horizon_ns = t.horizon_ns;
@@ -163,7 +167,7 @@ impl Sys {
         }
     }
 
-    /// An operation has left something in doubt: a client with failover undoes it.
+    /// An operation left its outcome in doubt. A client with failover undoes the operation soon.
     fn leaves_in_doubt(&mut self, c: usize) {
         if self.plan.by_itself {
             self.lead(c, Failover::left_in_doubt);
@@ -171,8 +175,8 @@ impl Sys {
         }
     }
 
-    /// The client has got a lock that it had at this primary before: undoes what may be left of
-    /// that.
+    /// The client has got a lock again that it had at this primary before: sends the request that
+    /// undoes what may be left of the earlier operations.
     pub(super) fn undoes_what_is_left(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let entry = self.thread(c, l).entry.as_mut();
@@ -190,8 +194,8 @@ impl Sys {
                 Doing::Nothing | Doing::Idle | Doing::Control => self.moves(c, l),
                 Doing::Reply { is_wait: true } if t.async_until == 0 => self.moves(c, l),
                 _ => {
-                    // the session moves when the operation is over, which may be of an earlier
-                    // session than the last
+                    // the lock moves to the new session when its operation is over; that operation
+                    // may belong to a session before the last one
                     let is_of_the_last = !std::mem::replace(&mut t.moves, true);
                     if t.epoch == epoch && (is_of_the_last || old.horizon_ns() == 0) {
                         t.horizon_ns = old.horizon_ns();

@@ -14,7 +14,8 @@ pub(crate) enum Ev {
     WordOp(u8, u16, u8, u32),
     /// The next unit of a client's channel arrives at the primary.
     Up(u8),
-    /// The next word operation of a client's earlier channels is executed, if it may act.
+    /// The next word operation that a client posted on an earlier channel is executed, unless its
+    /// queue pair is fenced.
     Straggle(u8),
     /// The next frame of a client's channel arrives at the client.
     Down(u8),
@@ -26,7 +27,7 @@ pub(crate) enum Ev {
     Control(u8, u16, u32),
     /// The primary notices that a control connection is gone: client, incarnation, connection.
     Lost(u8, u16, u32),
-    /// The primary gives up a control connection whose peer does not answer.
+    /// The primary closes a control connection because its peer does not answer.
     Silent(u8, u16, u32),
     /// A client notices that its channel is gone: client, incarnation, channel.
     Reset(u8, u16, u32),

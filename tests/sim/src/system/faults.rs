@@ -13,10 +13,11 @@ use super::plan::{Fabric, Fault};
 use super::server::{World, EXITED};
 use super::state::{Doing, Ev, Life, Sys, Unit};
 
-/// Of a thousand clients, those for which there is no memory.
+/// Of a thousand requests to join, those that fail because the primary's host has no memory for the
+/// client.
 const NO_MEMORY: u32 = 10;
-/// Of a thousand new sessions, those whose last answer is lost; and those of the attempt after
-/// that.
+/// Of a thousand new sessions, those whose last answer is lost; and the same of a thousand sessions
+/// that a client requests after such a loss.
 const CUT: u32 = 20;
 const CUT_AGAIN: u32 = 500;
 /// Of a thousand connections, those whose end the primary notices late, and how late.
@@ -55,7 +56,7 @@ impl Sys {
         }
     }
 
-    /// A fault begins: counts it together with every action under way.
+    /// A fault begins: counts it once for every action that is under way at any client.
     pub(super) fn struck(&mut self, fault: Fault, at: usize) {
         self.log(|| format!("FAULT {fault:?} at client {at}"));
         self.mix(0xfa << 32 ^ fault as u64);
@@ -65,7 +66,8 @@ impl Sys {
                 let action = match (t.doing, &t.entry) {
                     (Doing::Nothing | Doing::Control, _) => None,
                     (Doing::Idle, Some(e)) if e.refs() > 0 => Some(Action::Hold),
-                    // no message answers it: it is under way until the next operation
+                    // abandoning a ticket has no answer, so it counts as under way until the next
+                    // operation
                     (Doing::Idle, _) => Some(t.action).filter(|a| *a == Action::Abandon),
                     _ => Some(t.action),
                 };
@@ -90,7 +92,8 @@ impl Sys {
         *active = until.max(*active);
     }
 
-    /// How long something stands still: mostly less than a lease, sometimes more.
+    /// Draws how long a process or a connection stands still: mostly shorter than a lease,
+    /// sometimes longer.
     fn outage(&mut self) -> u64 {
         match self.rng.below(5) {
             0 => self.rng.below(1_000_000),
@@ -100,8 +103,8 @@ impl Sys {
         }
     }
 
-    /// Whether the new connection breaks before its last answer: seldom, but often again after
-    /// that.
+    /// Whether the new connection breaks before its last answer: seldom, but often when the
+    /// client's connection before it broke in the same way.
     pub(super) fn is_cut(&mut self, c: usize) -> bool {
         let chance = if self.clients[c].is_cut { CUT_AGAIN } else { CUT };
         let is_cut = !self.calm && self.rng.chance(chance);
@@ -124,7 +127,7 @@ impl Sys {
         !self.calm && self.rng.chance(NO_MEMORY)
     }
 
-    /// When the primary notices the end of a client's connection.
+    /// The time at which the primary notices that a client's connection has ended.
     pub(super) fn ends_for_the_primary(&mut self, c: usize) -> u64 {
         let ns = match self.rng.chance(LATE_END) {
             true => self.rng.below(LATE_END_NS),
@@ -223,15 +226,15 @@ impl Sys {
             client.blocked_down = client.blocked_down.max(until);
         }
         self.lasts(fault, until);
-        // each side may give a connection up by itself during a long outage
+        // during a long outage the keepalive of either side may give the connection up
         if self.rng.chance(700) {
             let after = self.rng.below(ns + 1);
             self.after(after, Ev::Silent(c as u8, inc, conn));
         }
     }
 
-    /// Stops a client for longer than any lease that it requested. A clock that does not count the
-    /// time of a suspend is wrong by that afterwards.
+    /// Stops a client for longer than any lease that it has requested. A clock that does not count
+    /// suspended time (a planted bug) is wrong by that time afterwards.
     fn stands_still(&mut self, fault: Fault, c: usize) {
         let lease_ns = u64::from(self.plan.lease_max_s) * NS;
         let ns = lease_ns + self.rng.range(NS, 4 * NS);
@@ -264,7 +267,7 @@ impl Sys {
         if !is_free {
             return;
         }
-        // the lanes come there ticket by ticket, and never go back
+        // the counters of both lanes only ever grow
         let to = FAIR_DIVERT - before;
         let (x, s) = match self.rng.below(3) {
             0 => (to.max(taken.mx()), taken.ms()),
@@ -279,8 +282,9 @@ impl Sys {
 }
 
 impl Sys {
-    /// Loses the note of a shared hold that the client's chain has taken, with its channel; or
-    /// leaves an announced ticket in its ledger.
+    /// Breaks a client's channel so that the ledger write for a shared hold is lost, which the
+    /// client's chain has already taken. Or, later, stops or ends a client whose ledger announces a
+    /// ticket.
     fn stray(&mut self, c: usize) {
         let client = &self.clients[c];
         let is_share = |unit: &Unit| match unit {

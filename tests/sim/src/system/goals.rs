@@ -10,7 +10,8 @@ use dlock_core::wire::status::Status;
 use super::coverage::Action;
 use super::state::{Doing, Goal, Life, Sys};
 
-/// Attempts of one acquire after the end of the faults: a place may have been lost before.
+/// How often a thread tries to acquire its lock after the faults: the first attempt may fail
+/// because its place in the queue was lost during the faults.
 const ATTEMPTS_MAX: u32 = 4;
 /// The longest rest of a program.
 const REST_NS_MAX: u64 = 10_000_000_000;
@@ -23,7 +24,8 @@ enum Has {
     Hold(Mode),
 }
 
-/// The longest wait of a thread for the end of another's reliance: some leases end in years.
+/// A thread waits at most this long for the end of another client's reliance, because some leases
+/// last years.
 const NEAR_NS_MAX: u64 = 20_000_000_000;
 
 impl Sys {
@@ -67,7 +69,7 @@ impl Sys {
         match self.rng.chance(self.plan.endless) {
             true => Lease::ENDLESS,
             false if self.rng.below(100) == 0 => Lease::NONE,
-            // also shorter ones than the C API has, down to the shortest of the others
+            // also leases shorter than the C API allows, down to two ticks
             false if self.rng.below(4) == 0 => Lease(self.rng.range(2, TICKS_PER_S.into()) as u32),
             false => Lease::secs(self.rng.range(1, self.plan.lease_max_s.into()) as u32),
         }
@@ -80,9 +82,9 @@ impl Sys {
         }
     }
 
-    /// Whether the client may release the lock's handle: only if everything about it is answered,
-    /// because requests on the command channel and a release on the control connection could
-    /// overtake each other.
+    /// Whether the client may release the lock's handle: only if nothing about the lock is
+    /// unanswered or in doubt, because requests on the command channel and a release on the control
+    /// connection could overtake each other.
     fn may_release(&mut self, c: usize, l: usize) -> bool {
         let t = self.thread(c, l);
         let doubt = t.unflushed || t.entry.as_ref().is_some_and(|e| e.in_doubt());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The events that programs get without asking (`dlock_core::lock::Listening`), and their checker.
+//! The events that a client's library reports to its program (`dlock_core::lock::Listening`), and
+//! their checker.
 //!
 //! The checker knows the results of the programs' calls. Of a hold that a call has reported, the
 //! program gets one event, and gets it before that of its loss. It gets the event of a loss before
@@ -15,40 +16,41 @@ use super::server::World;
 use super::state::{Arrived, Sys};
 
 /// A client that is well, and none of whose messages is under way, hears within this time that
-/// others wait for its lock: a question may be asked again after a second.
+/// others wait for its lock: the client asks the primary, and asks again after a second.
 const HEARS_NS_MAX: u64 = 3 * NS;
 
 /// The events that the program of a thread has got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Listener {
     listening: Listening,
-    /// The hold of which it has got the event.
+    /// The hold that was last reported to the program.
     known: Option<u64>,
     last: u64,
-    /// Whether it has asked for the end of that hold.
+    /// Whether the program has asked for the end of that hold.
     is_ended: bool,
-    /// What its client has asked, on which channel, and about which hold.
+    /// The client's question to the primary that is not answered: its number, its channel, its
+    /// hold.
     asked: Option<(Seq, u32, u64)>,
-    /// The hold that keeps others waiting, as it has heard.
+    /// The hold that the program knows to keep others waiting.
     contended: Option<u64>,
-    /// Since when others wait, and it has not heard that.
+    /// Since when other clients wait for the lock without the program's knowledge.
     unaware_since: Option<u64>,
 }
 
 impl Listener {
-    /// The program asks for the end of its hold.
+    /// The program asks for an operation on its hold; `is_release`: one that ends it.
     pub(super) fn ends(&mut self, is_release: bool) {
         self.is_ended |= is_release;
     }
 
-    /// Whether it waits for this answer.
+    /// Whether the client waits for the answer with this number on this channel.
     pub(super) fn has_asked(&self, seq: Seq, gen: u32) -> bool {
         self.asked.is_some_and(|asked| (asked.0, asked.1) == (seq, gen))
     }
 }
 
 impl Sys {
-    /// The lock may have changed: passes the events to the program.
+    /// Passes the events to the program that the present state of the lock's entry gives rise to.
     pub(super) fn hears(&mut self, c: usize, l: usize) {
         if !self.plan.listens {
             return;
@@ -84,7 +86,7 @@ impl Sys {
         }
     }
 
-    /// The library asks whether a hold keeps others waiting, if it is time for that.
+    /// Asks the primary whether a hold keeps others waiting, if the time for that has come.
     pub(super) fn asks_about(&mut self, c: usize, l: usize) {
         if !self.plan.listens {
             return;
@@ -107,7 +109,7 @@ impl Sys {
         self.thread(c, l).listener.asked = Some((seq, gen, hold));
     }
 
-    /// The primary has answered.
+    /// Handles the primary's answer to the question whether a hold keeps others waiting.
     pub(super) fn question_answered(&mut self, c: usize, l: usize, reply: Reply) {
         self.log(|| format!("client {c} lock {l} hears {reply:?}"));
         if let Some((.., hold)) = self.thread(c, l).listener.asked.take() {
@@ -131,7 +133,8 @@ impl Sys {
         }
     }
 
-    /// A client that is well has heard by now that others wait for its lock.
+    /// Checks that a client which is well hears within `HEARS_NS_MAX` that others wait for its
+    /// lock.
     pub(super) fn hears_of_waiters(&mut self, c: usize, l: usize, is_well: bool) {
         let (at, others_wait) = (self.now, self.queued.get(l).is_some_and(|&queued| queued > 0));
         let listener = &self.clients[c].threads[l].listener;

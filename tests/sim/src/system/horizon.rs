@@ -13,7 +13,8 @@ impl Sys {
         let now = self.now;
         let client = &mut self.clients[c];
         let trip = (client.clock.local(sent), client.clock.local(now));
-        // the offset of the primary to which the client belongs, which may be dead by now
+        // the clock offset of the primary to which the client belongs; that primary may have ended
+        // by now
         let of_dead = self.dead_offsets.iter().find(|(epoch, _)| *epoch == client.epoch);
         let told_ns = of_dead.map_or(self.offset, |(_, offset)| *offset) as u64;
         let before_ns = client.clock.now(now).uncertainty_ns;
@@ -40,7 +41,8 @@ impl Sys {
         let (now, who, client) = (self.now, self.who(c), &mut self.clients[c]);
         let horizon_ns = client.beats.horizon_ns();
         client.threads[l].horizon_ns = horizon_ns;
-        // the primary may have moved on to a session whose answer the client has not got
+        // a client without a horizon relies on its hold only until its primary ends holds without
+        // leases, which a lost answer may hide from the client
         let until = match client.cut {
             (conn, until) if conn >= client.session_conn && horizon_ns == u64::MAX => until,
             _ => client.clock.when(horizon_ns),

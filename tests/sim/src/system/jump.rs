@@ -25,7 +25,8 @@ impl Sys {
             _ => self.rng.range(1, STILL_NS_MAX),
         };
         let (now, client) = (self.now, &mut self.clients[c]);
-        // a guest on its primary's host would be paused together with the primary
+        // a guest on the primary's host would be paused together with the primary, whose clock
+        // would stand still as well
         if client.fabric == Fabric::Shm || client.paused_until > now {
             return;
         }
@@ -45,8 +46,8 @@ impl Sys {
         copies.for_each(|clock| clock.goes_on(now));
     }
 
-    /// Whether a result is without promise: the clock had stood still, and was not right again when
-    /// the call began.
+    /// Whether a result cannot be relied on, because the client's clock had stood still, and was
+    /// not right again when the call began.
     pub(super) fn is_by_a_wrong_clock(&self, c: usize, l: usize) -> bool {
         let jumped = self.clients[c].clock.jumped;
         jumped > 0 && self.clients[c].threads[l].is_right != Some(jumped)
@@ -88,7 +89,7 @@ impl Sys {
         Ok(())
     }
 
-    /// Checks that an exchange has corrected the clock, if it began after the clock stood still.
+    /// Checks that an exchange has corrected the clock, if the exchange began after the standstill.
     pub(super) fn is_brought_back(
         &mut self,
         c: usize,
@@ -102,7 +103,7 @@ impl Sys {
         }
         let now = client.clock.now(self.now);
         let error_ns = now.time.0.abs_diff(self.server_now().0);
-        // an error that the two estimates together could not show is not noticed
+        // an error smaller than the uncertainties of the two estimates cannot be noticed
         let bound_ns = now.uncertainty_ns.max(before_ns) + trip_ns + now.uncertainty_ns + 10_000;
         if error_ns > bound_ns {
             self.fail(format!(

@@ -12,15 +12,15 @@ use dlock_core::wire::message::Mode;
 use super::state::{Doing, Thread};
 use super::World;
 
-/// The time to the primary's next look, and a margin: an unclaimed ticket before this one costs a
-/// grace.
+/// A turn is granted within this time: the time to the primary's next look, and one grace, which an
+/// unclaimed ticket before it costs.
 const KEPT_NS_MAX: u64 = LOOK_S as u64 * NS + FAIR_GRACE.ns();
 
 /// A waiting ticket that has its turn: since when, its client, and the ticket.
 pub type Kept = Option<(u64, usize, Ticket)>;
 
 impl World {
-    /// Checks that a grant follows when a turn has come.
+    /// Checks that an exclusive ticket whose turn has come is granted within `KEPT_NS_MAX`.
     pub fn nobody_is_kept_waiting(&mut self) {
         let locks = self.sys.plan.locks.len();
         for l in (0..locks).filter(|&l| self.sys.plan.locks[l] == LockType::Fair) {

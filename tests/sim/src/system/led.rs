@@ -39,7 +39,8 @@ impl Sys {
         }
     }
 
-    /// The client's session is over; returns whether it waits before it looks for the primary.
+    /// The client's session is over: its failover machine decides the next task. Returns whether
+    /// the client waits, or starts anew, before it looks for the primary again.
     pub(super) fn looks_later(&mut self, c: usize) -> bool {
         let now_ns = self.local_ns(c);
         let Some(failover) = &mut self.clients[c].failover else { return false };
@@ -105,8 +106,8 @@ impl Sys {
         }
     }
 
-    /// Asks about holds that were claimed, and undoes what is in doubt. The threads get the
-    /// answers, which are seen at the next call. Returns `true` if there was nothing to ask, and no
+    /// Asks the primary about claimed holds, and undoes operations that are in doubt. Each thread
+    /// handles its answer at its next call. Returns `true` if there was nothing to ask, and no
     /// operation is under way that may leave its lock in doubt.
     fn confirm_all(&mut self, c: usize) -> bool {
         let mut is_all = true;

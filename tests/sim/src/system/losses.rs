@@ -6,7 +6,8 @@
 //!                                        │
 //!                                        └ each lock that it has got may lose a wake-up now
 //! ```
-//! Messages of other clients, or about a lock that the client has not got, are not excused.
+//! A missing message is a violation if it is another client's, or about a lock for which the client
+//! has no handle.
 
 use dlock_core::lock::Op;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
@@ -14,14 +15,14 @@ use dlock_core::wire::message::LockType;
 
 use super::state::Sys;
 
-/// The losses that are possible.
+/// Which processes and locks may lose messages without a violation.
 #[derive(Debug, Default)]
 pub struct Losses {
     /// Processes that were fenced: a client and its incarnation.
     fenced: Vec<(usize, u16)>,
     /// Processes whose channel has ended, and that have no other channel yet.
     cut: Vec<(usize, u16)>,
-    /// For each lock, when a message about it may have been lost last.
+    /// For each lock, the last time at which a message about it may have been lost.
     at: Vec<u64>,
 }
 
@@ -80,7 +81,7 @@ impl Sys {
         Some(Outcome::Done(values))
     }
 
-    /// Records that each lock which a client without a channel has got may lose a message now.
+    /// Records that a message about each lock of a client without a channel may be lost now.
     pub(super) fn notes_losses(&mut self) {
         let (now, clients, losses) = (self.now, &self.clients, &mut self.losses);
         losses.cut.retain(|&(c, inc)| clients[c].inc == inc);

@@ -143,8 +143,9 @@ impl World {
         self.schedule_tick();
     }
 
-    /// A client that was not silent is fenced. If it has no horizon, only a process that has the
-    /// memory mapped protects it, and only if the primary knows its holds.
+    /// The primary fences a client that may still be active. A client without a horizon may rely on
+    /// its holds only if it has the memory mapped, so that the primary waits for its process, and
+    /// if the primary knows its holds.
     pub(super) fn is_cut_off(&mut self, client: ClientId) {
         let is_known = self.primary.as_ref().is_some_and(|one| one.locks().has_told_all(client));
         let Some(s) = self.sys.session(client).copied() else { return };
@@ -187,7 +188,7 @@ impl World {
         let Some(Session { id, .. }) = sessions.find(is_it).copied() else {
             return Some(Answer::Closed);
         };
-        // a client that does not attach first shows before the attach that it has the session
+        // a client that does not attach first proves with this request that it has its session
         let moves = match ask {
             Ask::Attach(.., attaches_first) => !attaches_first,
             _ => true,
@@ -353,7 +354,7 @@ impl World {
             self.is_let_in(c, Err(status), is_full);
         }
         self.is_known_by_its_proof((c, inc, conn), reinit, opened.err());
-        // the server would let the client wait; here the request comes again
+        // the server would let the client wait; in the simulator the client repeats its request
         let Opened::Admitted(admitted) = opened? else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
         if !is_member && self.sys.has_no_memory() {
@@ -416,7 +417,7 @@ impl World {
     ) {
         let client = &self.sys.clients[c];
         let shows = client.id.map(|id| (id, client.secret));
-        // a late request may show the proof of a former session
+        // a late request may carry the secret of an earlier session, which is rightly refused
         let is_its = (client.inc, client.conn) == (inc, conn) && reinit == shows;
         if let Some((id, _)) = reinit.filter(|_| is_its && refused == Some(Status::Error)) {
             self.sys.fail(format!("session: {id:?} comes back, and is taken for another"));
@@ -490,7 +491,7 @@ impl World {
         for s in hits {
             let Some(primary) = &self.primary else { return };
             self.sys.log(|| format!("client {c} ({}) is lost: {why:?}", s.id.get()));
-            // the grace is only for a client whose holds the primary knows
+            // the grace applies only to a client whose holds are all known to the primary
             let is_known = primary.locks().has_told_all(s.id);
             self.tells(Event::ControlEnded { client: s.id, control: s.conn.into(), why });
             let is_protected = self.sys.clients[c].fabric == Fabric::Shm;
@@ -518,10 +519,10 @@ impl Sys {
         self.process(process.pid as usize) != process
     }
 
-    /// A client without a horizon is promised only its leases, from the end of the grace after its
-    /// host has closed its connection, and once it is fenced: because it has kept others waiting in
-    /// the middle of an operation, or its certificate was revoked. The client cannot know that; see
-    /// docs/leases.md.
+    /// Ends the reliance of a client without a horizon at `until`, except on its leases: because
+    /// its host has closed its connection and the grace is over, because it has kept others waiting
+    /// in the middle of an operation, or because its certificate was revoked. The client cannot
+    /// know that; see docs/leases.md.
     pub(super) fn has_no_horizon(&mut self, c: usize, (inc, conn): (u16, u32), until: u64) {
         let who = (c as u64) << 32 | u64::from(inc);
         if self.plan.horizon_s > 0 || self.clients[c].inc != inc {
@@ -529,7 +530,7 @@ impl Sys {
         }
         self.clients[c].cut = (conn, until);
         for l in 0..self.plan.locks.len() {
-            // a horizon that has passed is renewed only by a session that carries the lock
+            // a horizon that has passed counts again only when the lock moves to a new session
             let until = until.min(self.oracle.horizon_of(l, who));
             if let Err(why) = self.oracle.horizon(l, who, self.now, until) {
                 self.fail(why);

@@ -109,7 +109,7 @@ pub fn run(scenario: &str, seed: u64, bugs: Bugs, trace: bool) -> Option<Run> {
     run_for(scenario, seed, bugs, trace, 0)
 }
 
-/// As [`run`]; faults come for so many seconds of the schedule's time at least.
+/// As [`run`], with a fault phase of at least `lasts_s` seconds of virtual time.
 pub fn run_for(scenario: &str, seed: u64, bugs: Bugs, trace: bool, lasts_s: u64) -> Option<Run> {
     run_with(scenario, seed, bugs, trace, lasts_s, false)
 }
@@ -338,7 +338,8 @@ impl World {
                 self.sys.count(ev);
                 self.successor();
             }
-            // these are not events of the schedule: their number depends on how long it lasts
+            // not counted as events of the schedule: how many there are depends on how long the
+            // schedule lasts
             Ev::Standby(tok) => self.watches(tok),
             Ev::Operator => self.promotes(),
             Ev::Stalled(c, inc, gen) => {
@@ -422,7 +423,8 @@ impl Sys {
                     (_, Some(o)) => self.object_cpu_op(c, o),
                 }
             }
-            // not an event of the schedule: their number depends on how long it lasts
+            // not counted as an event of the schedule, because the number of looks depends on its
+            // duration
             Ev::Renewal(c, _, l) => self.looks_at_renewal(c.into(), l.into()),
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
@@ -472,7 +474,8 @@ impl Sys {
     fn control_arrives(&mut self, c: usize) {
         let client = &mut self.clients[c];
         let Some((to, inc, conn, number, ask)) = client.control_up.pop_front() else { return };
-        // a connection ends with its primary; one that is just being made, with its process
+        // a request reaches the primary to which its connection was made; if no primary is named
+        // yet, it reaches the present one as long as the client's process lives
         let reaches = to == self.epoch || to == 0 && client.inc == inc;
         if self.alive && reaches {
             let (at, client) = (self.server_now(), c as u8);
@@ -485,7 +488,7 @@ impl Sys {
         self.at(at, Ev::ControlDown(c as u8));
     }
 
-    /// Starts the lanes of a new fair lock at the numbers of the plan.
+    /// Starts the counters of a new fair lock's lanes at the numbers of the plan.
     pub(crate) fn high_lanes(&mut self, grants: &mut [(u8, Result<LockGrant, Status>)]) {
         use dlock_core::memory::words::{TakenWord, TurnWord};
         use dlock_core::wire::message::LockType;

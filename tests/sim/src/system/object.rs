@@ -33,7 +33,7 @@ pub(crate) enum Waits {
     Control,
 }
 
-/// A reference that the client knows of.
+/// A reference to an object that the client knows to have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Got {
     pub grant: ObjectGrant,
@@ -46,23 +46,23 @@ pub(crate) struct Got {
 #[derive(Debug)]
 pub(crate) struct ObjectThread {
     pub got: Option<Got>,
-    /// The object that was last created or got.
+    /// The id of the object that this client last created or got.
     pub id: Option<ObjectId>,
     pub waits: Waits,
     pub action: Action,
     pub tok: u32,
-    /// A value that was seen lately.
+    /// An earlier value of the object, as the expected value of a compare-and-swap.
     seen: u64,
-    /// A chain that its own CPU executes.
+    /// The chain that the client's own CPU executes.
     pub chain: Option<(Chain, Values)>,
-    /// An outcome decided on this side.
+    /// An outcome that is known without the primary, because the chain was not sent.
     outcome: Option<Outcome>,
-    /// Whether an operation was not answered, and nothing after it was.
+    /// Whether an operation was not answered, and no later one was answered either.
     unflushed: bool,
     pub goal: Goal,
-    /// Whether it has created its object, or found it, since the end of the faults.
+    /// Whether the client has created its object, or found it, since the end of the faults.
     made: bool,
-    /// Whether it has read the value since its goal was set.
+    /// Whether the client has read the value since its goal was set.
     read: bool,
     /// Whether a release was not answered, and is to be repeated.
     owes: bool,
@@ -113,7 +113,7 @@ impl Sys {
         (self.plan.locks.len() + o) as u8
     }
 
-    /// The object whose thread has this number.
+    /// The index of the object to which thread `l` belongs; `None`: the thread belongs to a lock.
     pub(super) fn object_of(&self, l: usize) -> Option<usize> {
         l.checked_sub(self.plan.locks.len())
     }
@@ -271,7 +271,8 @@ impl Sys {
         let values = Values::new();
         let (tok, lock) = (self.object(c, o).tok, self.object_index(o));
         if self.clients[c].fabric == Fabric::Shm {
-            // reads cost nothing: the generation shows whether the object still lives
+            // On shared memory the executor reads the generation first, which shows whether the
+            // object lives.
             let gen = WordOp::Read { addr: WordAddr::new(got.grant.slot, Word::Gen) };
             self.object(c, o).chain = Some((Chain::one(gen).then(word_op), values));
             return self.object_op_after(c, o);
@@ -369,7 +370,7 @@ impl Sys {
         };
         match (t.action, &reply) {
             (Action::ObjectRelease, _) if status == Status::NotReady => {}
-            // the reference may be gone, and its place may belong to another object
+            // a release whose answer was lost drops the reference, unless a planted bug keeps it
             (Action::ObjectRelease, None) if self.bugs.object_release_kept => {}
             (Action::ObjectRelease, _) => (t.got, t.owes) = (None, reply.is_none()),
             (Action::ObjectGet, None) => t.unsure = true,
@@ -379,8 +380,7 @@ impl Sys {
                 let same = t.got.filter(|g| (g.grant, g.epoch) == (grant, epoch));
                 let lease_end = same.map_or(asked_end, |g| g.lease_end.max(asked_end));
                 t.got = Some(Got { grant, epoch, lease_end });
-                // the object is still not certain: the client may have got an earlier one of this
-                // name
+                // the grant may be of an earlier object of this name, so `made` stays as it is
                 t.id = Some(grant.object);
             }
             (Action::ObjectDestroy, Some(_)) => t.made = true, // no need to destroy it again

@@ -131,7 +131,7 @@ struct Path<'a> {
     ops: &'a [&'a Done],
     /// The acknowledged change of each value.
     steps: HashMap<u64, (u64, &'a Done)>,
-    /// Learned values that the path has not reached yet.
+    /// Learned values that lie beyond the end of the path so far.
     ahead: HashSet<u64>,
     unknown: Vec<&'a Done>,
     /// The place of each acknowledged operation on the path.
@@ -194,7 +194,8 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// A value ahead that `len` changes of unknown outcome lead to, and these changes.
+    /// Finds `len` changes of unknown outcome that lead from `from` to a learned value ahead;
+    /// returns the value and these changes.
     fn bridge(&self, from: u64, len: usize) -> Option<(u64, Vec<&'a Done>)> {
         self.bridge_from(from, len, &mut Vec::new())
     }

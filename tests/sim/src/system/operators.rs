@@ -81,7 +81,8 @@ impl World {
         }
     }
 
-    /// Checks after every turn of the primary: of words, and of drains.
+    /// Checks after each turn of the primary that the lock words are right and that a drain lets no
+    /// client wait.
     pub(super) fn words_and_acts(&mut self) {
         self.nothing_waits_in_a_drain();
         self.counts_waiters();
@@ -111,13 +112,13 @@ impl World {
 }
 
 impl Sys {
-    /// Whether an operator has ended the leases of this client, which does not know that yet.
+    /// Whether an operator has ended this client's leases and the client does not know that yet.
     pub(super) fn is_without_promise(&self, c: usize) -> bool {
         self.clients[c].id.is_some_and(|id| self.operators.removed.contains(&id))
     }
 
     /// Checks that a client whose chains the primary executes gets no lock in a drain. A ticket of
-    /// a fair lock that was taken before may still come to its turn.
+    /// a fair lock that was taken before the drain may still be granted.
     pub(super) fn is_drained(&self, c: usize, l: usize, status: Status) -> Result<(), String> {
         let t = &self.clients[c].threads[l];
         let asks = match t.op {

@@ -21,16 +21,16 @@ use super::token_oracle::{Tokens, Told as ToldToken};
 pub struct Service {
     /// The client.
     pub who: u64,
-    /// The mode in which it holds the lock.
+    /// The mode in which the client holds the lock.
     pub mode: Mode,
-    /// The beginning.
+    /// When the client got the lock.
     pub from: u64,
-    /// The end of its lease as the client computes it; excluded.
+    /// The end of the lease as the client computes it; excluded.
     pub until: u64,
-    /// Whether it may be a hold without a lease: then it ends with the session's horizon as well.
+    /// Whether this may be a hold without a lease, which ends with the session's horizon as well.
     pub may_be_endless: bool,
-    /// Whether its primary has ended, and no successor has confirmed it: it ends with the horizon
-    /// as well.
+    /// Whether the primary that granted this hold has ended, and no successor has confirmed the
+    /// hold. Then the hold ends with the horizon as well.
     pub is_unclaimed: bool,
 }
 
@@ -39,25 +39,26 @@ pub struct Service {
 struct Lease {
     who: u64,
     mode: Mode,
-    /// Its end on the server clock, in true time; excluded.
+    /// The end of the lease on the server clock, in true time; excluded.
     end: u64,
-    /// Whether the present primary has granted it.
+    /// Whether the present primary has granted the lease.
     is_of_now: bool,
-    /// Whether its holder's process has ended without proof of that for the primary.
+    /// Whether the holder's process has ended, and the primary has no proof of that.
     is_orphaned: bool,
 }
 
-/// A hold as its program knows it, until the program learns that it has released or lost the lock.
+/// A hold as its program knows it. It lasts until the program learns that the lock is released or
+/// lost.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     who: u64,
     mode: Mode,
-    /// Another client that has learned since that it has the lock.
+    /// Another client that has learned since then that it has the lock.
     taken_by: Option<u64>,
     /// Whether the primary that knew of `taken_by` has ended. Then it counts as long as the other
     /// client relies on the lock in a mode that excludes this one.
     is_forgotten: bool,
-    /// Whether it may have become a hold without a lease.
+    /// Whether this may have become a hold without a lease.
     may_be_endless: bool,
     /// When the call under way began: the client that had taken the lock, and the end of the lease
     /// in true time.
@@ -136,8 +137,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// A client has asked for a hold without a lease: its present hold may be one by now, and lasts
-    /// at most to the horizon that the client knows.
+    /// A client has asked for a hold without a lease. Its present hold may have become one, and
+    /// then lasts at most to the horizon that the client knows.
     pub fn asked_for_ever(&mut self, lock: usize, who: u64) {
         for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
             service.may_be_endless = true;
@@ -204,8 +205,8 @@ impl Oracle {
         }
     }
 
-    /// A client learns of a lease that ends at `end` on the server clock, whatever its own clock
-    /// says.
+    /// A client learns of a lease that ends at `end` on the server clock. The client's own clock
+    /// does not matter.
     ///
     /// # Errors
     /// A lease of another client has not ended, and one of the two is exclusive; unless its holder
@@ -248,8 +249,8 @@ impl Oracle {
         }
     }
 
-    /// The session that carries this client's operations on the lock was answered, or replaced: by
-    /// its own clock the client relies on its hold until `until`.
+    /// The client's session was answered or replaced; it carries the client's operations on the
+    /// lock. By its own clock the client relies on its hold until `until`.
     ///
     /// # Errors
     /// As [`granted`](Self::granted).
@@ -295,7 +296,7 @@ impl Oracle {
         mine.any(|s| self.is_live(lock, s, now))
     }
 
-    /// The readers that rely on the lock now by the word of the present primary.
+    /// The number of readers that rely on the lock now and that the present primary has confirmed.
     pub fn readers(&self, lock: usize, now: u64) -> u64 {
         let known = self.locks[lock].services.iter().filter(|s| !s.is_unclaimed);
         let readers = known.filter(|s| s.mode == Mode::Shared && self.is_live(lock, s, now));
@@ -307,7 +308,8 @@ impl Oracle {
         self.locks[lock].services.iter().any(|s| s.who == who)
     }
 
-    /// A client calls an operation. If it is a release, it relies on the lock no longer.
+    /// A client calls an operation. If the operation is a release, the client stops relying on the
+    /// lock.
     pub fn called(&mut self, lock: usize, who: u64, now: u64, is_release: bool) {
         let taken_by = self.taken_by(lock, who, now);
         let Lock { leases, told, .. } = &mut self.locks[lock];
@@ -449,7 +451,7 @@ impl Oracle {
         self.locks[lock].tokens.ended(who);
     }
 
-    /// The client loses the token of its hold, and gets one from the successor.
+    /// The client loses the token of its hold; the successor will give it another one.
     pub fn token_gone(&mut self, lock: usize, who: u64) {
         self.locks[lock].tokens.ended(who);
     }
@@ -471,7 +473,7 @@ impl Oracle {
         judged.map_err(|why| format!("token: lock {lock} at {now}: {why}"))
     }
 
-    /// The process of a client has ended, which its primary cannot know: the primary keeps the
+    /// The process of a client has ended, and its primary cannot know that: the primary keeps the
     /// client's leases until they end.
     pub fn orphaned(&mut self, who: u64) {
         let of_lock = |lock: &Lock| {

@@ -34,7 +34,7 @@ impl Sys {
         let gen = self.thread(c, l).gen;
         self.enter(c, l, Doing::Pause(gen));
         self.thread(c, l).is_parked = true;
-        // it may find the word changed before it sleeps, or be woken by a signal
+        // the waiter may find the word changed before it sleeps, or be woken by a signal
         let ns = match self.rng.chance(100) {
             true => self.takes(20),
             false => limit_ns,
@@ -55,8 +55,8 @@ impl Sys {
         }
     }
 
-    /// Whether no message about a lock to be released is under way. While one is, the lock's place
-    /// must not become another lock's.
+    /// Whether no message is under way about a lock whose handle is to be released. While one is,
+    /// the slot must not be reused for another lock.
     pub(super) fn is_settled(&mut self, c: usize, l: usize) -> bool {
         !self.is_connected(c, l) || self.is_flushed(c, l)
     }
@@ -84,7 +84,7 @@ impl Sys {
 }
 
 impl Thread {
-    /// Makes a session of this fabric carry the thread's operations from here on.
+    /// Has a session of this fabric carry the thread's operations from now on.
     pub(super) fn is_carried_by(&mut self, fabric: Fabric) {
         (self.fabric, self.noted_acked) = (fabric, self.noted);
         if let Some(entry) = &mut self.entry {

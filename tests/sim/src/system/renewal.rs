@@ -19,7 +19,7 @@ use super::state::{Ask, Client, Ev, Life, Session, Sys};
 
 /// Of a thousand failed attempts, those whose end the primary does not notice.
 const SILENT: u32 = 300;
-/// Of a thousand requests that show a session, those that come too late.
+/// Of a thousand requests that show the new session to the primary, those that come too late.
 const LATE: u32 = 15;
 /// Of a thousand answers of an attempt, those that are lost with its connection.
 const LOST: u32 = 60;
@@ -30,15 +30,15 @@ const PREPARED_NS_MAX: u64 = SHOW_WAIT_NS + 8 * NS;
 /// An attempt to get another session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Renewal {
-    /// The control connection of the session that goes on beside it.
+    /// The control connection of the present session, which goes on beside the attempt.
     beside: Option<u32>,
-    /// Whether the session was shown, and that is not answered yet.
+    /// Whether the client has shown the new session to the primary, and awaits the answer.
     is_shown: bool,
-    /// When the first answer of the attempt came.
+    /// When the client got the first answer of the attempt.
     answered: u64,
     /// Until when the client requests no other session.
     rests_until: u64,
-    /// The connection of an attempt that was not answered for as long as it may count.
+    /// The connection of an attempt that the client gave up because it was not answered in time.
     given_up: Option<u32>,
 }
 
@@ -48,13 +48,13 @@ impl Renewal {
         self.beside.is_some()
     }
 
-    /// The client's present session has ended, so only this attempt is left; returns whether there
-    /// is one.
+    /// The client's present session has ended. Returns whether an attempt is under way, which is
+    /// then all that is left.
     pub(super) fn goes_on_alone(&mut self) -> bool {
         self.beside.take().is_some()
     }
 
-    /// Whether the session was shown, and that is not answered yet.
+    /// Whether the client has shown the new session to the primary, and awaits the answer.
     pub(super) fn is_shown(&self) -> bool {
         self.is_shown
     }
@@ -106,7 +106,7 @@ impl Sys {
         self.clients[c].renewal.answered = now;
     }
 
-    /// Shows the primary that this client has all answers.
+    /// Shows the primary that this client has got all answers of its new session.
     pub(super) fn shows(&mut self, c: usize) {
         let passed_ns = self.now - self.clients[c].renewal.answered;
         self.clients[c].renewal.is_shown = true;
@@ -114,7 +114,8 @@ impl Sys {
             let at = self.now + SHOW_WAIT_NS + self.rng.below(3 * NS);
             match self.rng.chance(500) {
                 true => self.clients[c].control_up_last = self.clients[c].control_up_last.max(at),
-                // or the primary stands still
+                // the request comes late because the primary stands still, instead of the message
+                // being slow
                 false => {
                     self.frozen_until = self.frozen_until.max(at);
                     self.put_off_until = self.put_off_until.max(at);

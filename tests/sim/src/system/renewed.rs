@@ -23,11 +23,12 @@ use super::state::{Doing, Ev, Goal, Life, Sys};
 
 /// Time between two looks at a hold, nanoseconds.
 const LOOK_NS: u64 = 50_000_000;
-/// A client whose holds were not looked at for this long was stopped.
+/// If a client's holds were not looked at for longer than this, the client was stopped.
 const GAP_NS: u64 = 3 * LOOK_NS;
-/// Of a thousand renewals, those with a bound.
+/// Of a thousand programs that have a hold renewed, those that set a time beyond which no renewal
+/// begins.
 const BOUNDED: u32 = 200;
-/// Of a thousand renewals that are due, those that the program does not want.
+/// Of a thousand due renewals, those that the program declines.
 const DECLINED: u32 = 20;
 
 /// The renewal that a thread's program has asked for.
@@ -35,13 +36,13 @@ const DECLINED: u32 = 20;
 pub(crate) struct Asked {
     /// Whether the hold is to be renewed.
     is_wanted: bool,
-    /// The new lease.
+    /// The lease that each renewal requests.
     lease: Lease,
-    /// When no further renewal begins, on the client's own clock.
+    /// No renewal begins after this time, on the client's own clock.
     until_ns: u64,
-    /// Whether a look is scheduled.
+    /// Whether the next look at the hold is scheduled.
     is_looked_at: bool,
-    /// The time of the last look, and when the client was last not well.
+    /// The time of the last look, and the last time at which the client was not well.
     looked: u64,
     ill: u64,
     /// When the program goes on after the renewal under way.
@@ -57,12 +58,13 @@ impl Asked {
         }
     }
 
-    /// The program asks for the end of its hold.
+    /// The program asks for an operation on its hold; `is_release`: one that ends it, so that it is
+    /// not renewed any more.
     pub(super) fn ends(&mut self, is_release: bool) {
         self.is_wanted &= !is_release;
     }
 
-    /// Sets when the program goes on.
+    /// Sets when the program goes on after a renewal that is under way.
     pub(super) fn resumes_at(&mut self, at: u64) {
         self.resumes = at;
     }
@@ -95,7 +97,7 @@ impl Sys {
         self.begins_to_look(c, l);
     }
 
-    /// Has a hold that is not renewed looked at, if its program listens.
+    /// Schedules a look at a hold that is not renewed, if its program listens to events.
     fn looks_in_time(&mut self, c: usize, l: usize) {
         if self.plan.listens {
             self.begins_to_look(c, l);
@@ -199,7 +201,7 @@ impl Sys {
         }
     }
 
-    /// The hold was given up, because its lease is about to end.
+    /// The library gave the hold up, because it could not renew the lease in time.
     fn could_not_renew(&mut self, c: usize, l: usize) {
         let (who, now, at) = (self.who(c), self.thread_now(c, l), self.now);
         self.log(|| format!("client {c} could not renew lock {l}"));
@@ -207,7 +209,7 @@ impl Sys {
         let half_ns = renewed.lease.ns() / 2;
         let well_ns = half_ns + 2 * renewed.look_ns();
         let is_bounded = now.local_ns.saturating_add(half_ns) >= renewed.until_ns;
-        // where programs listen, answers may take seconds without a fault
+        // where programs listen to events, their questions delay answers by seconds without a fault
         let is_timely = !self.plan.listens;
         if at - renewed.ill > well_ns && renewed.is_wanted && !is_bounded && is_timely {
             let ill = renewed.ill;
@@ -234,8 +236,8 @@ impl Sys {
         self.started(c, l, Started::Running(operation));
     }
 
-    /// Handles the result of a renewal; returns whether the checker gets it like that of an extend,
-    /// because the library relies on the hold for its program.
+    /// Handles the result of a renewal. Returns whether the checker judges it like the result of an
+    /// extend: yes if it was renewed, because the library then relies on the hold for its program.
     pub(super) fn renewal_told(&mut self, c: usize, l: usize, result: OpResult) -> bool {
         let (who, now) = (self.who(c), self.thread_now(c, l));
         let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return false };

@@ -27,12 +27,12 @@ use super::state::Sys;
 
 /// The number of identities; a client's number determines its identity.
 const IDENTITIES: usize = 2;
-/// Rules of one primary.
+/// The most rules that one primary has.
 const RULES_MAX: u64 = 4;
 /// Of a thousand sets of rules, those that permit every client everything under some prefixes.
 const GENEROUS: u32 = 500;
 
-/// The rules in force.
+/// The primary's rules in force, which decide what each client may do.
 #[derive(Debug, Default)]
 pub(crate) struct Law {
     rules: Vec<Rule>,
@@ -113,7 +113,7 @@ impl Law {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Print(u64, (usize, usize, usize));
 
-/// The state before a request.
+/// The state before a request, with which the state after a refusal is compared.
 #[derive(Debug)]
 pub(crate) struct Before {
     print: Print,
@@ -133,12 +133,12 @@ impl Sys {
         }
     }
 
-    /// The rules with which a primary starts.
+    /// The access rules that are in force, for a primary that starts.
     pub(super) fn rules_of_now(&self) -> Vec<Rule> {
         self.law.rules.clone()
     }
 
-    /// Draws the first rules.
+    /// Draws the access rules of the first primary.
     pub(super) fn first_rules(&mut self) {
         if self.plan.rules {
             self.law.rules = Law::draw(&mut self.rng);
@@ -196,7 +196,7 @@ impl Sys {
 }
 
 impl World {
-    /// Has the primary read the rules again: others, or none.
+    /// Has the primary read its rules again. They are drawn anew; `is_last`: there are none.
     pub(super) fn set_rules(&mut self, is_last: bool) {
         if !self.sys.plan.rules {
             return;
@@ -221,7 +221,7 @@ impl World {
         self.schedule_tick();
     }
 
-    /// Checks whether a client may be let in or refused by the rules.
+    /// Checks the answer to a client that joins: the rules decide whether it is let in.
     pub(super) fn is_let_in(&mut self, c: usize, result: Result<(), Status>, full: bool) {
         if !self.sys.plan.rules {
             return;
@@ -247,7 +247,7 @@ impl World {
         self.sys.fail(format!("rights: client {c} {why}: {has} of {max:?}, {rules}"));
     }
 
-    /// Checks that a client which reaches the memory itself may do everything there.
+    /// Checks that a client which operates on the memory itself has every right on every lock.
     pub(super) fn may_reach(&mut self, c: usize, fabric: Fabric) {
         let law = &self.sys.law;
         let needed = [Right::Get, Right::LockShared, Right::LockExclusive, Right::Objects];
@@ -368,7 +368,7 @@ impl World {
         }
     }
 
-    /// Records that a lock was claimed and placed, or released.
+    /// Records that a client has got a handle of the lock at this primary, or has released it.
     pub(super) fn is_given(&mut self, id: ClientId, l: u8, has: bool) {
         self.sys.law.got.retain(|&got| got != (id, usize::from(l)));
         if has {
@@ -376,7 +376,7 @@ impl World {
         }
     }
 
-    /// Forgets a client; `None`: all clients.
+    /// Forgets which locks a client has got; `None`: of all clients.
     pub(super) fn has_nothing(&mut self, id: Option<ClientId>) {
         self.sys.law.got.retain(|got| id.is_some_and(|id| got.0 != id));
     }

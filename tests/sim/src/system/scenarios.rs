@@ -8,7 +8,7 @@ use super::plan::{Fabric, Fault};
 /// A named set of weights; the seed draws the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scenario {
-    /// Its name on the command line.
+    /// The name of the scenario on the command line.
     pub name: &'static str,
     pub(super) types: &'static [LockType],
     pub(super) fabrics: &'static [&'static [Fabric]],

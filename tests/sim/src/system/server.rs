@@ -36,15 +36,15 @@ pub(crate) struct World {
     /// The prepared sessions.
     pub prepared: Vec<Session>,
     pub out: Vec<Sent>,
-    /// The clients that the primaries keep for their successors.
+    /// The roster: the clients that the primaries keep for their successors.
     pub(super) kept_clients: Clients,
-    /// The number below which all tokens are, as the primaries have kept it.
+    /// A bound above all tokens given so far, as the primaries keep it for their successors.
     pub(super) kept_tokens: u64,
-    /// The kept clients that this primary has found and awaits.
+    /// The clients of the roster that this primary found at its start and awaits.
     pub(super) awaited: Clients,
     /// The number of secrets that were drawn.
     pub(super) secrets: u128,
-    /// Arrivals before membership's question to listen that are still to be served.
+    /// Arrivals still to be served before membership learns which clients were heard.
     pub unheard: usize,
     /// Locks that are free while their waiters sleep: since when, and the word.
     asleep: Vec<Option<(u64, u64)>>,
@@ -65,10 +65,11 @@ const FAIR_SLEEP_NS_MAX: u64 = FAIR_GRACE.ns() + NS / 2;
 /// not from the arbiter's next look.
 const TURN_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS / 2;
 
-/// As [`FAIR_SLEEP_NS_MAX`], for a wake-up that was lost with its sender's session or channel.
+/// As [`FAIR_SLEEP_NS_MAX`], for a lock of readers and writers whose wake-up was lost with the
+/// session or channel of its sender.
 const RW_SLEEP_NS_MAX: u64 = LOOK_S as u64 * NS + NS / 10;
 
-/// Of a thousand recoveries without horizons, the number in which the clients are known.
+/// Of a thousand recoveries without horizons, those in which the successor has the roster.
 const KNOWN: u32 = 500;
 
 /// The rules of a primary for this plan.

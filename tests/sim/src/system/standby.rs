@@ -54,9 +54,10 @@ enum Pending {
 #[derive(Debug)]
 pub(crate) struct Place {
     signature: Signature,
-    /// The standby that has it and does not serve yet; `None`: the primary has it, or had it.
+    /// The standby that owns the lock file and does not serve yet; `None`: a primary owns it, or
+    /// the last primary did.
     owner: Option<usize>,
-    /// Until when it is removed.
+    /// The time until which the lock file does not exist.
     removed_until: u64,
     /// The number of steps of all standbys so far.
     steps: u32,
@@ -68,12 +69,12 @@ impl Place {
         Self { signature: Signature(String::new()), owner: None, removed_until: 0, steps: 0 }
     }
 
-    /// The signature of the list; `None`: the file is removed.
+    /// The signature in the lock file; `None`: the file does not exist.
     fn there(&self, now: u64) -> Option<Signature> {
         (self.removed_until <= now).then(|| self.signature.clone())
     }
 
-    /// Another process signs the list.
+    /// Another process takes the lock file, and writes its signature into it.
     fn sign(&mut self, by: String, owner: Option<usize>) {
         (self.signature, self.owner, self.removed_until) = (Signature(by), owner, 0);
     }
@@ -83,18 +84,19 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Watch {
     machine: Standby,
-    /// The number of the awaited event.
+    /// The number of the event that the standby awaits.
     tok: u32,
-    /// Its present task, the end of it, and its result.
+    /// The standby's present task, when that ends, and its result.
     doing: Option<(Task, u64, Pending)>,
     silence_ns: u64,
-    /// Whether it sees the end of the primary's process.
+    /// Whether the standby is on the primary's host and sees the end of its process.
     is_local: bool,
-    /// When it heard the primary last, or began.
+    /// When the standby last heard the primary, or began to watch.
     heard: u64,
-    /// Until when it cannot reach the primary.
+    /// Until when the standby cannot reach the primary.
     pub(super) apart_until: u64,
-    /// Whether the fencing command has succeeded wrongly: the next probe is answered at once.
+    /// Whether the fencing command reported success although the primary runs; the next probe is
+    /// answered at once.
     is_lied_to: bool,
     /// Since when no primary serves; an operator is to say so some time after.
     dead_since: Option<u64>,

@@ -25,7 +25,7 @@ use super::plan::{Fabric, Plan};
 use super::rng::Rng;
 use super::Bugs;
 
-/// What the primaries' clocks count from, which only their answers to programs tell.
+/// The origin of the primaries' clocks. Only a program's question for the time depends on it.
 pub(crate) const ANCHOR_S: u32 = 0;
 
 /// What a client sends on its command channel.
@@ -54,7 +54,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// The number of its verbs.
+    /// The number of word operations in this message.
     pub fn verbs(&self) -> usize {
         match self {
             Unit::Batch { chain, .. } => chain.ops().len(),
@@ -89,8 +89,8 @@ pub(crate) enum Ask {
         reinit: Option<(ClientId, Secret)>,
         gen: u32,
     },
-    /// A second connection asks to become this command channel, over this fabric. `false`: a
-    /// request that shows that the client has the session comes with it.
+    /// A second connection asks to become this command channel, over this fabric. `false`: the
+    /// request also proves that the client has the session.
     Attach(u32, Fabric, Secret, bool),
     Get(Vec<u8>),
     Release(u8, dlock_core::ids::LockId),
@@ -133,22 +133,22 @@ pub(crate) struct Session {
     pub id: ClientId,
     pub client: u8,
     pub inc: u16,
-    /// Its command channel; 0: it is closed.
+    /// The client's command channel; 0: it is closed.
     pub gen: u32,
     /// The number of the channel in membership.
     pub channel: u64,
     /// The fabric of the channel.
     pub fabric: Fabric,
-    /// The number of its process in membership.
+    /// The number of the client's process in membership.
     pub process: u64,
-    /// Its control connection; 0: it is closed.
+    /// The client's control connection; 0: it is closed.
     pub conn: u32,
     pub left: bool,
     /// When the session was requested.
     pub since: u64,
-    /// Whether its chains are refused at mapped memory.
+    /// Whether the client's chains are refused at mapped memory.
     pub revoked: bool,
-    /// Whether it has got the memory to map, and has not said that it has unmapped it.
+    /// Whether the client has mapped the memory, and has not reported that it has unmapped it.
     pub mapped: bool,
 }
 
@@ -198,9 +198,9 @@ pub(crate) enum Goal {
 #[derive(Debug)]
 pub(crate) struct Thread {
     pub entry: Option<LockEntry>,
-    /// The epoch to which the place of the entry belongs.
+    /// The epoch to which the slot of the lock belongs.
     pub epoch: u32,
-    /// The clock of that epoch, if the client has come to a later one.
+    /// The clock of that epoch, if the client has come to a later epoch.
     pub old_clock: Option<Clock>,
     /// The session that carries its operations, and the horizon of that on the client's own clock.
     pub gen: u32,
@@ -210,13 +210,13 @@ pub(crate) struct Thread {
     /// The first effect of an operation, until it has ended; the clock before it, and the bounds.
     pub first: Option<(FirstOp, Now, Bounds)>,
     pub op: Op,
-    /// The number of the step that it awaits.
+    /// The number of the event that the thread awaits.
     pub tok: u32,
     /// When the call began: the epoch, and the true server clock.
     pub called: (u32, ServerTime),
     /// The lap of the fair lock's place when the call began.
     pub lap: u64,
-    /// When the clock had last gone on after a stand, if it was right again when the call began.
+    /// When the clock had last gone on after a standstill, if it was right again at the call.
     pub is_right: Option<u64>,
     /// When the call began: how often the rules had changed, and the deadline of the hold.
     pub law: (u32, Deadline),
@@ -225,52 +225,51 @@ pub(crate) struct Thread {
     /// The deadline of the present wait, on the client's own clock.
     pub until_ns: u64,
     pub goal: Goal,
-    /// A chain that its own CPU executes.
+    /// A chain that the client's own CPU executes.
     pub chain: Option<(Chain, Values)>,
-    /// The outcome of its chain, which it has not looked at yet.
+    /// The outcome of the thread's chain, which the thread has not looked at yet.
     pub outcome: Option<Outcome>,
-    /// The request whose reply it awaits.
+    /// The request for whose reply the thread waits.
     pub asked: Option<Asked>,
     /// The probe that is under way, and whether it was answered.
     pub ping: Option<(Seq, u32)>,
     pub pinged: bool,
     /// The answer that the thread has not looked at.
     pub answer: Option<Result<Reply, Status>>,
-    /// What carries its chains and ledger writes: the fabric of its session, until its operation
-    /// ends.
+    /// The fabric of chains and ledger writes: that of the session in which the operation began.
     pub fabric: Fabric,
     /// The number of ledger writes sent, and of the last that has taken effect for sure.
     pub noted: u32,
     pub noted_acked: u32,
     /// The deadline of an asynchronous operation; 0: the operation is not asynchronous.
     pub async_until: u64,
-    /// Whether its program has polled it.
+    /// Whether the program has polled the asynchronous operation.
     pub polled: bool,
-    /// Whether its result was judged again since the program polled.
+    /// Whether the result of the asynchronous operation was checked again since the program polled.
     pub judged: bool,
-    /// Whether the next event is decided on this side, without waiting for the program.
+    /// Whether the next event is known without the primary, and does not wait for the program.
     pub at_once: bool,
-    /// How often its operation has paused.
+    /// How often the thread's operation has paused.
     pub pauses: u16,
-    /// Whether its last chain has found other clients queued.
+    /// Whether the last chain has found other clients queued.
     pub past_queue: bool,
-    /// Its action in the coverage report.
+    /// The present action, for the coverage report.
     pub action: super::coverage::Action,
-    /// Whether something that it sent is unanswered, and nothing after it was answered.
+    /// Whether the thread has sent something that is unanswered, and nothing after it was answered.
     pub unflushed: bool,
-    /// Whether it sleeps on the word.
+    /// Whether the thread sleeps on the word.
     pub is_parked: bool,
     /// Whether a new session takes over when the operation under way is over.
     pub moves: bool,
-    /// Whether its hold without a lease was ended during the operation under way.
+    /// Whether the thread's hold without a lease was ended during the operation under way.
     pub lapse: bool,
-    /// Attempts to reach its goal.
+    /// How many attempts the thread has made to reach its goal.
     pub attempts: u32,
-    /// Whether it has held its lock as the last client of all.
+    /// Whether the thread has held its lock for the goal `Rest`, as the last client of all.
     pub swept: bool,
-    /// The renewal that its program wants.
+    /// The renewal that the program wants.
     pub renewed: super::renewed::Asked,
-    /// The events that its program has seen.
+    /// The events that the program has seen.
     pub listener: super::heard::Listener,
 }
 
@@ -290,30 +289,30 @@ pub(crate) struct Client {
     pub inc: u16,
     pub life: Life,
     pub fabric: Fabric,
-    /// The fabric of the session that it requests.
+    /// The fabric of the session that the client requests.
     pub next_fabric: Fabric,
     /// Whether the note of a shared hold was lost (fault `Stray`).
     pub strayed: bool,
     pub id: Option<ClientId>,
     pub secret: Secret,
-    /// Whether the last answer of its last attempt to join was lost.
+    /// Whether the last answer of the client's last attempt to join was lost.
     pub is_cut: bool,
     pub clock: Clock,
-    /// Whether it came to a recovering primary and has not reported all its claims.
+    /// Whether the client came to a recovering primary and has not reported all its claims.
     pub claims_open: bool,
-    /// Whether it reports nothing to a recovering primary in this session, except that it lives.
+    /// Whether the client reports only that it lives to a recovering primary in this session.
     pub is_mute: bool,
     pub epoch: u32,
-    /// How often the primary has ended its holds without a lease.
+    /// How often the primary has ended this client's holds without a lease.
     pub lapses: u32,
-    /// A connection that the primary has lost, and when the primary ends its holds without a lease.
+    /// A connection that the primary has lost, and when this client's holds without a lease end.
     pub cut: (u32, u64),
-    /// The connection of its last session.
+    /// The connection of the client's last session.
     pub session_conn: u32,
     pub gen: u32,
     pub seq: u64,
     pub up: VecDeque<(u16, u32, Unit)>,
-    /// Arrivals of its messages that are still to happen.
+    /// How many of the client's messages have not arrived yet.
     pub up_events: u64,
     pub up_last: u64,
     /// Word operations that were posted on an earlier channel, and so on another queue pair.
@@ -321,22 +320,22 @@ pub(crate) struct Client {
     pub down: VecDeque<(u16, u32, Frame)>,
     pub down_last: u64,
     pub conn: u32,
-    /// The number of connections that it has made.
+    /// The number of connections that the client has made.
     pub conns: u32,
-    /// The session that is made beside its present one.
+    /// The session that is made beside the client's present one.
     pub renewal: super::renewal::Renewal,
-    /// With the epoch of the primary to which the connection goes; 0: there is no primary yet.
+    /// Requests with the epoch of the primary to which they go; 0: there is no primary yet.
     pub control_up: VecDeque<(u32, u16, u32, u32, Ask)>,
     pub control_down: VecDeque<(u16, u32, u32, super::control::Answer)>,
     pub control_up_last: u64,
     pub control_down_last: u64,
     pub control_tok: u32,
     pub control: super::control::Stage,
-    /// The heartbeats of its session.
+    /// The heartbeats of the client's session.
     pub beats: Heartbeats,
-    /// How it reacts to the silence of its primary, if it finds the successor by itself.
+    /// How the client reacts to the silence of its primary, if it finds the successor by itself.
     pub failover: Option<dlock_core::session::Failover>,
-    /// When it asks for the time, unless a heartbeat does before.
+    /// When the client asks for the server's time, unless a heartbeat does so before.
     pub clock_at: u64,
     pub paused_until: u64,
     pub blocked_up: u64,
@@ -381,7 +380,7 @@ pub(crate) struct Sys {
     pub unfenced: Vec<super::unfenced::Unfenced>,
     /// Server clock minus true time.
     pub offset: i64,
-    /// The offset of earlier incarnations.
+    /// Such offsets of earlier primaries, each with the primary's epoch.
     pub dead_offsets: Vec<(u32, i64)>,
     pub clients: Vec<Client>,
     pub sessions: Vec<Session>,

@@ -234,7 +234,7 @@ impl Sys {
         let (epoch, at) = self.clients[c].threads[l].called;
         let asked = at.tick().0.saturating_add(lease.0);
         match time_out {
-            // a successor has a clock of its own
+            // an answer of a successor, whose clock may differ, is not judged
             Some(time_out) if time_out.0 < asked && epoch == self.epoch && !lease.is_none() => {
                 Err(format!("lease: client {c} asked for lock {l} until {asked}: {time_out:?}"))
             }
