@@ -118,7 +118,7 @@ impl Client {
         self.lock_of(name.as_ref(), LockType::Atomic, false)
     }
 
-    /// The read-write lock of this name: readers or one writer, no lease.
+    /// The read-write lock of this name: readers or one writer; a lease if an acquire asks for one.
     ///
     /// # Errors
     /// As [`atomic_lock`](Self::atomic_lock).

@@ -26,9 +26,6 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::reference::Reference;
 
-/// The error for a lease of a read-write lock.
-pub(crate) const RW_HAS_NO_LEASE: Error = Error::Invalid("a read-write lock has no lease");
-
 /// A reference that keeps an instance for as long as a guard lives.
 pub(crate) trait Keep {
     fn instance(&self) -> &Instance;
@@ -93,7 +90,11 @@ impl<K: Keep> Hold<K> {
 
     fn lease_end(&self) -> Option<TimeOut> {
         match self.view {
-            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out),
+            Some(
+                View::Atomic { time_out, .. }
+                | View::Fair { time_out, .. }
+                | View::Rw { time_out, is_leased: true, .. },
+            ) => Some(time_out),
             Some(View::Rw { .. }) | None => None,
         }
     }
@@ -131,9 +132,9 @@ impl<K: Keep> Hold<K> {
     }
 
     fn extend(&mut self, lease: Duration) -> Result<(), Error> {
-        match self.view {
-            Some(View::Atomic { .. } | View::Fair { .. }) => self.extend_by(ticks(lease)?),
-            Some(View::Rw { .. }) | None => Err(RW_HAS_NO_LEASE),
+        match self.lease_end() {
+            Some(_) => self.extend_by(ticks(lease)?),
+            None => Err(Error::Invalid("this hold of a read-write lock has no lease")),
         }
     }
 
@@ -194,7 +195,7 @@ impl Guard<'_> {
     }
 
     /// The end of the lease in milliseconds since 1970 on the server clock, as last granted: when
-    /// its last sixteenth of a second begins. `None` for a read-write lock, which has no lease.
+    /// its last sixteenth of a second begins. `None`: a hold of a read-write lock without a lease.
     /// `u64::MAX`: it does not end.
     pub fn lease_end_ms(&self) -> Option<u64> {
         self.0.lease_end().map(TimeOut::millis)
@@ -226,7 +227,7 @@ impl Guard<'_> {
     /// of the [acquire](crate::Acquire::lease).
     ///
     /// # Errors
-    /// `Lost` (the lock has another holder, or none), `Invalid` (a read-write lock has no lease),
+    /// `Lost` (the lock has another holder, or none), `Invalid` (a hold without a lease),
     /// `NotReady`, `Disconnected`.
     ///
     /// # Latency

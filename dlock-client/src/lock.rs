@@ -24,7 +24,7 @@ use crate::driver::futures::Acquiring;
 use crate::driver::renewals::{begin, Renew};
 use crate::error::Error;
 use crate::events::Events;
-use crate::guard::{Guard, Hold, Keep, OwnedGuard, RW_HAS_NO_LEASE};
+use crate::guard::{Guard, Hold, Keep, OwnedGuard};
 use crate::instance::GuardWait;
 use crate::mutex::Threads;
 use crate::reference::Reference;
@@ -36,8 +36,6 @@ pub const WAIT_DEFAULT: Duration = Duration::from_secs(LOCK_WAIT_S);
 
 /// The time for which [`Wait::Forever`] waits: a century.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
-/// The lease in the word operations of a read-write lock. No code reads it.
-const NO_LEASE: Lease = Lease::secs(1);
 
 /// How long an acquire may wait for other holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +132,9 @@ impl<'a> Acquire<'a> {
     /// Sets the lease. When the lease ends, counted from the grant, other clients may get the lock
     /// though the program did not release it. The lease is rounded up to sixteenths of a second. It
     /// is at least [`LEASE_MIN`](crate::LEASE_MIN) and at most [`LEASE_MAX`](crate::LEASE_MAX),
-    /// which never ends; without this call it is [`LEASE_DEFAULT`]. A read-write lock has no lease:
-    /// any lease is `Invalid` for it.
+    /// which never ends; without this call it is [`LEASE_DEFAULT`], and a hold of a read-write lock
+    /// has no lease. The primary itself grants and ends the holds of a read-write lock that have
+    /// one: an acquire and a release are a request each, also over shared memory.
     #[inline]
     pub fn lease(self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self }
@@ -152,8 +151,8 @@ impl<'a> Acquire<'a> {
     /// The library renews the lease after a third of it, and tries again until the lease ends. If
     /// the library cannot renew the lease, it gives the hold up shortly before the lease ends, and
     /// the next call of the guard returns the loss. A renewal belongs to the hold: guards that
-    /// share the hold share the renewal, until the last of them ends. A read-write lock has no
-    /// lease: a renewal is `Invalid` for it.
+    /// share the hold share the renewal, until the last of them ends. For a read-write lock it is
+    /// `Invalid` without a lease.
     #[inline]
     pub fn renew(self, renew: Renew) -> Self {
         Self { renew: Some(renew), ..self }
@@ -213,8 +212,8 @@ impl<'a> Acquire<'a> {
             (LockType::Atomic, _) if self.mode == Mode::Shared => {
                 Err(Error::Invalid("an atomic lock has no shared mode"))
             }
-            (LockType::Rw, None) if self.renew.is_none() => Ok(NO_LEASE),
-            (LockType::Rw, _) => Err(RW_HAS_NO_LEASE),
+            (LockType::Rw, None) if self.renew.is_none() => Ok(Lease::ENDLESS),
+            (LockType::Rw, None) => Err(Error::Invalid("a renewal without a lease")),
             (_, lease) => ticks(lease.unwrap_or(LEASE_DEFAULT)),
         }
     }

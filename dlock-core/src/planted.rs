@@ -252,6 +252,21 @@ bugs! {
         "the last cancelled wait clears the waiters bit";
     HandOverDropsBit = "hand-over-drops-bit", "a hand-over keeps the waiters bit for those behind";
     ForgetKeepsWaits = "forget-keeps-waits", "a client that is gone is not queued any more";
+    RwReleaseKeepsLease =
+        "rw-release-keeps-lease",
+        "a share with a lease leaves the count once";
+    RwLeaseCutShort =
+        "rw-lease-cut-short",
+        "a hold of a read-write lock with a lease lasts through the tick of its deadline";
+    RwExtendRevives =
+        "rw-extend-revives",
+        "a hold of a read-write lock that is over is not extended";
+    RwReleaseUnchecked =
+        "rw-release-unchecked",
+        "a late release of a read-write lock ends no other hold";
+    RwLeaseNotClaimed =
+        "rw-lease-not-claimed",
+        "a hold of a read-write lock with a lease has its end at a successor, too";
     RwSharedIgnoresBit = "rw-shared-ignores-bit", "a reader that sees the waiters bit steps back";
     RwSharedIgnoresOwner = "rw-shared-ignores-owner", "a reader that sees an owner steps back";
     RwGrantIgnoresReaders =

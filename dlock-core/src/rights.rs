@@ -85,9 +85,9 @@ impl Right {
         match *request {
             Request::Wait { mode, .. }
             | Request::Poll { mode, .. }
-            | Request::TakeTicket { mode, .. } => Some(Self::to_lock(mode)),
+            | Request::TakeTicket { mode, .. }
+            | Request::Steal { mode, .. } => Some(Self::to_lock(mode)),
             Request::Extend { mode, lease, .. } => (!lease.is_none()).then(|| Self::to_lock(mode)),
-            Request::Steal { .. } => Some(Self::LockExclusive),
             Request::Cancel { .. }
             | Request::Release { .. }
             | Request::Wake { .. }
@@ -754,8 +754,10 @@ mod tests {
         assert_eq!(Right::for_request(&poll), shared);
         let take = Request::TakeTicket { handle, mode, lease: Lease::secs(1) };
         assert_eq!(Right::for_request(&take), shared);
-        let steal = Request::Steal { handle, lease: Lease::secs(1) };
-        assert_eq!(Right::for_request(&steal), exclusive);
+        for (mode, needed) in [(Mode::Exclusive, exclusive), (mode, shared)] {
+            let steal = Request::Steal { handle, mode, lease: Lease::secs(1) };
+            assert_eq!(Right::for_request(&steal), needed);
+        }
         let release = Request::Release { handle, mode, ticket: None };
         assert_eq!(Right::for_request(&release), None);
     }
@@ -788,7 +790,7 @@ mod tests {
             handle: Handle(0),
             mode: Mode::Exclusive,
             lease,
-            ticket: Ticket::default(),
+            ticket: None,
         };
         assert_eq!(Right::for_request(&extend(Lease::secs(1))), Some(Right::LockExclusive));
         assert_eq!(Right::for_request(&extend(Lease::NONE)), None, "it asks");

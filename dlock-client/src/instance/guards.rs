@@ -341,6 +341,7 @@ impl Instance {
 /// Whether a hold of this client keeps a new guard out.
 #[inline]
 fn in_the_way(held: &mut ClientLock, mode: Mode) -> bool {
+    held.entry.takes_leases(); // of the calls that know no guards, none gives a read-write lock one
     let is_held = match held.entry.state() {
         EntryState::ExclusiveLocked => true,
         EntryState::SharedLocked => mode == Mode::Exclusive,

@@ -29,7 +29,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             ctx.answer(from, Reply::Done { word });
         }
         Request::Release { .. } => release(ctx, state, from),
-        Request::Steal { lease, .. } => steal(ctx, state, from, lease),
+        Request::Steal { mode: Mode::Exclusive, lease, .. } => steal(ctx, state, from, lease),
         Request::Resolve { .. } => {
             forget_only(ctx, state, from.client);
             let word = ctx.read();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client has of a lock after a recovery, as the recovery has settled its claim.
 
+use super::rw::Leased;
 use super::{fair, Arbiter, Caller, Ctx, LockRef, LockState};
 use crate::clock::Deadline;
 use crate::ids::ClientId;
@@ -10,22 +11,30 @@ use crate::wire::status::Status;
 
 impl Arbiter {
     /// Takes over what the recovery has settled for this client; the client's ledger says `entry`.
-    /// `ticket`, fair locks: the client's ticket, and, if it holds the lock, the end of the hold.
+    /// `claim`: of a fair lock the client's ticket, and, if it holds the lock, the end of the hold;
+    /// of a read-write lock a hold with a lease.
     pub(crate) fn claimed(
         &mut self,
         lock: LockRef<'_>,
         client: ClientId,
         entry: LedgerEntry,
-        ticket: Option<(Mode, Ticket, Option<Deadline>)>,
+        claim: Option<(Mode, Ticket, Option<Deadline>)>,
     ) {
         let is_proxied = self.proxied.contains(client);
         let state = self.state(lock.slot);
-        match (lock.lock_type, ticket) {
+        let mut ends = None;
+        match (lock.lock_type, claim) {
+            (LockType::Rw, Some((mode, _, Some(until)))) => {
+                ends = Some(state.rw.goes_on_leased(client, Leased { mode, until }));
+            }
             (LockType::Rw, _) if is_proxied => _ = state.rw.shares.insert(client),
             (LockType::Fair, Some((mode, ticket, until))) => {
                 fair::claimed(&mut state.fair, client, (mode, ticket), entry, until);
             }
             _ => {}
+        }
+        if let Some(end) = ends {
+            self.looks_at(lock.slot, end);
         }
         self.drop_if_empty(lock.slot);
     }
@@ -46,7 +55,7 @@ pub(super) fn confirm(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mo
 }
 
 enum Confirmed {
-    /// Held until this deadline; read-write locks: the time of the answer.
+    /// Held until this deadline.
     Held(Deadline, Option<Ticket>),
     Queued(Ticket),
 }
@@ -65,13 +74,16 @@ fn had(
             is_mine(word.client()).then(|| Confirmed::Held(word.timeout(), None))
         }
         LockType::Rw => {
+            if let Some(hold) = state.rw.leased(from.client) {
+                return (hold.mode == mode).then_some(Confirmed::Held(hold.until, None));
+            }
             let has_share = match ctx.is_proxied(from.client) {
                 true => state.rw.shares.contains(&from.client),
                 false => ctx.ledger(from.client, from.handle).state() == LedgerState::HeldShared,
             };
             let is_reader = mode == Mode::Shared && has_share;
             let is_held = is_mine(RwWord::from_bits(word).client()) || is_reader;
-            is_held.then(|| Confirmed::Held(ctx.now.tick(), None))
+            is_held.then(|| Confirmed::Held(Deadline::NEVER, None))
         }
         LockType::Fair => {
             let (ticket, until) = fair::has(ctx, &state.fair, from, mode)?;

@@ -36,6 +36,12 @@ impl Arbiter {
     ) -> Result<(), Status> {
         let (state, proxied) = (self.locks.get(&slot), self.proxied.contains(client));
         match (lock_type, *word_op) {
+            // a hold with a lease is not its client's to end, or to add to
+            (LockType::Rw, WordOp::Faa { .. })
+                if proxied && state.is_some_and(|s| s.rw.leased(client).is_some()) =>
+            {
+                Err(Status::Invalid)
+            }
             (LockType::Rw, WordOp::Faa { add, .. }) => {
                 let has_share = state.is_some_and(|s| s.rw.knows(client));
                 rw::may_add(seen, add, proxied.then_some(has_share))

@@ -43,6 +43,10 @@ impl Arbiter {
                     false => Had::Nothing,
                 }
             }
+            LockType::Rw if state.rw.leased(client).is_some() => {
+                let hold = state.rw.leased(client);
+                hold.map_or(Had::Nothing, |hold| leased_until(now, hold.until))
+            }
             LockType::Rw => {
                 let owns = RwWord::from_bits(mem.read(w0)).client() == client.get();
                 let entry = match self.proxied.contains(client) {

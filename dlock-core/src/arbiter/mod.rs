@@ -301,6 +301,17 @@ impl Arbiter {
         state
     }
 
+    /// Looks at this lock at `at` at the latest.
+    fn looks_at(&mut self, slot: Slot, at: ServerTime) {
+        let Some(state) = self.locks.get_mut(&slot) else { return };
+        let due = state.due.map_or(at, |due| due.min(at));
+        if let Some(old) = state.due.replace(due) {
+            self.due.remove(&(old, slot));
+        }
+        state.needed = Some(state.needed.map_or(at, |needed| needed.min(at)));
+        self.due.insert((due, slot));
+    }
+
     fn drop_if_empty(&mut self, slot: Slot) {
         if self.locks.get(&slot).is_some_and(|s| s.is_empty() && s.due.is_none()) {
             self.locks.remove(&slot);
@@ -453,9 +464,11 @@ impl Arbiter {
     }
 
     /// How many records a call about this lock visits apart from its references: the queued
-    /// clients, and those that are [changing](Self::changing_len).
+    /// clients, the holds that have a lease (read-write locks), and the clients that are
+    /// [changing](Self::changing_len).
     pub(crate) fn searched(&self, slot: Slot) -> usize {
-        self.waiters(slot) + self.changing_len()
+        let leased = self.locks.get(&slot).map_or(0, |state| state.rw.leased_len());
+        self.waiters(slot) + leased + self.changing_len()
     }
 
     /// Whether this client is queued for this lock.

@@ -19,6 +19,11 @@
 //! The share of a *proxied* client, whose word operations this primary executes, is known without
 //! the client's ledger. It is never suspect, and there is at most one, because the client cannot
 //! take off the share of another client.
+//!
+//! A hold *with a lease* is kept by the arbiter alone: its client posts no word operation on it and
+//! writes nothing into its ledger, but asks ([`Request::Steal`], `Wait`, `Extend`, `Release`). So
+//! the arbiter can end the hold at the end of its lease, whatever its client does, and does so
+//! whether or not another client waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +32,7 @@ use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
 use crate::budget::work::GRANTS_PER_LOOK;
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Deadline, Lease, ServerTime, NS};
 use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
@@ -53,8 +58,26 @@ pub(super) struct RwState {
     /// Clients in doubt: they count as holding nothing, and get their answer after the recount.
     /// Each has one request at a time.
     resolving: BTreeMap<ClientId, Caller>,
+    /// The holds with a lease.
+    leased: BTreeMap<ClientId, Leased>,
     /// Clients for which a recount waits.
     between: BTreeMap<ClientId, Between>,
+}
+
+/// A hold with a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Leased {
+    pub(super) mode: Mode,
+    pub(super) until: Deadline,
+}
+
+impl Leased {
+    fn is_over(&self, now: ServerTime) -> bool {
+        match planted::is(Bug::RwLeaseCutShort) {
+            true => now.tick() >= self.until,
+            false => now >= self.until.expiry(),
+        }
+    }
 }
 
 /// A client that is between two word operations.
@@ -70,7 +93,7 @@ struct Between {
 impl RwState {
     pub(super) fn is_empty(&self) -> bool {
         let nobody = self.granted.is_empty() && self.shares.is_empty() && self.untold.is_empty();
-        nobody && !self.suspect && self.resolving.is_empty()
+        nobody && !self.suspect && self.resolving.is_empty() && self.leased.is_empty()
     }
 
     /// A client that has kept the count unknown for too long at the last look; it may have gone on
@@ -135,10 +158,36 @@ impl RwState {
         self.shares.contains(&client) || self.untold.contains(&client)
     }
 
+    /// Whether the arbiter knows of a share of this client, whatever the client's ledger says.
+    fn has_share(&self, client: ClientId) -> bool {
+        self.shares.contains(&client) || self.leased.contains_key(&client)
+    }
+
     /// Records that a proxied client has taken its share off.
     pub(super) fn gave_back(&mut self, client: ClientId) {
         self.shares.remove(&client);
         self.granted.remove(&client);
+    }
+
+    /// The client's hold with a lease.
+    pub(super) fn leased(&self, client: ClientId) -> Option<Leased> {
+        self.leased.get(&client).copied()
+    }
+
+    /// How many holds have a lease.
+    pub(super) fn leased_len(&self) -> usize {
+        self.leased.len()
+    }
+
+    /// Takes over a hold with a lease from the predecessor. Returns when the hold ends.
+    pub(super) fn goes_on_leased(&mut self, client: ClientId, hold: Leased) -> ServerTime {
+        self.leased.insert(client, hold);
+        hold.until.expiry()
+    }
+
+    /// When the next hold with a lease ends.
+    fn next_end(&self) -> Option<ServerTime> {
+        self.leased.values().map(|hold| hold.until.expiry()).min()
     }
 
     fn is_untold(&self, client: ClientId, entry: LedgerEntry) -> bool {
@@ -160,6 +209,7 @@ pub(super) fn may_add(seen: u64, add: u64, has_share: Option<bool>) -> Result<()
 }
 
 pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, request: Request) {
+    end_leases(ctx, state);
     match request {
         Request::Wait { mode, lease, wait, .. } => {
             end_earlier_wait(ctx, state, from.client);
@@ -167,7 +217,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             state.rw.untold.remove(&from.client);
             let waiter = Waiter { caller: from, wait, mode, lease };
             let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
-            if owns || state.rw.shares.contains(&from.client) {
+            if owns || state.rw.has_share(from.client) {
                 ctx.denied(from, Status::Fail);
             } else {
                 set_bit(ctx);
@@ -181,10 +231,23 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             ctx.answer(from, Reply::Done { word });
             return;
         }
+        Request::Release { mode: Mode::Shared, .. } => match state.rw.leased(from.client) {
+            Some(Leased { mode: Mode::Shared, .. }) => {
+                if !planted::is(Bug::RwReleaseKeepsLease) {
+                    state.rw.leased.remove(&from.client);
+                }
+                take_readers_off(ctx, 1);
+                advance(ctx, state);
+                let word = ctx.read();
+                return ctx.answer(from, Reply::Done { word });
+            }
+            _ => ctx.denied(from, Status::Fail),
+        },
         Request::Release { mode: Mode::Exclusive, .. } => {
+            state.rw.leased.retain(|&c, hold| c != from.client || hold.mode == Mode::Shared);
             if let Some(word) = hand_over(ctx, state, from.client) {
                 ctx.answer(from, Reply::Done { word });
-                return;
+                return wakes_at_the_next_end(ctx, state);
             }
             if end_exclusive(ctx, from.client) {
                 advance(ctx, state);
@@ -194,6 +257,11 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             }
             ctx.denied(from, Status::Fail);
         }
+        Request::Steal { mode, lease, .. } if !lease.is_endless() => {
+            advance(ctx, state);
+            take_now(ctx, state, Waiter { caller: from, wait: WaitNumber(0), mode, lease });
+        }
+        Request::Extend { mode, lease, .. } => extend(ctx, state, from, mode, lease),
         Request::Wake { .. } | Request::Abandon { .. } => {}
         Request::Resolve { .. } => resolve(ctx, state, from),
         Request::Confirm { mode, .. } => confirm(ctx, state, from, mode),
@@ -227,8 +295,7 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
         may.then(|| next.into_bits())
     })?;
     state.queue.pop_front();
-    let at = ctx.now.tick();
-    ctx.granted(next.caller, next.mode, word, at, None);
+    enter(ctx, state, &next, word);
     if !state.queue.is_empty() {
         ctx.looks_again();
     }
@@ -249,21 +316,104 @@ fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
     counts_end(ctx, client);
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
+        if planted::is(Bug::RwReleaseUnchecked) {
+            return (word.client() != 0).then(|| word.with_client(0).into_bits());
+        }
         (word.client() == client.get()).then(|| word.with_client(0).into_bits())
     })
     .is_some()
 }
 
 fn take_one_reader_off(ctx: &mut Ctx<'_>) {
+    take_readers_off(ctx, 1);
+}
+
+fn take_readers_off(ctx: &mut Ctx<'_>, count: u32) {
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
-        let rcount = word.rcount().checked_sub(1)?;
+        let rcount = word.rcount().checked_sub(count).filter(|_| count > 0)?;
         Some(word.with_rcount(rcount).into_bits())
     });
 }
 
-/// Recounts if the count is suspect, then grants from the head of the queue.
+/// Ends the holds whose leases are over. The shares among them leave the count by one change of the
+/// word, so the word operations of one look have a bound.
+fn end_leases(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    let (now, leased) = (ctx.now, &mut state.rw.leased);
+    ctx.worked(leased.len());
+    let is_over = |(_, hold): &(&ClientId, &Leased)| hold.is_over(now);
+    let over: Vec<_> =
+        leased.iter().filter(is_over).map(|(&client, &hold)| (client, hold)).collect();
+    let mut shares = 0;
+    for (client, hold) in over {
+        leased.remove(&client);
+        match hold.mode {
+            Mode::Exclusive => _ = end_exclusive(ctx, client),
+            Mode::Shared => shares += 1,
+        }
+    }
+    take_readers_off(ctx, shares);
+}
+
+fn wakes_at_the_next_end(ctx: &mut Ctx<'_>, state: &LockState) {
+    if let Some(end) = state.rw.next_end() {
+        ctx.wake_at(end);
+    }
+}
+
+/// Grants the lock to a client that wants it with a lease, now or not at all.
+fn take_now(ctx: &mut Ctx<'_>, state: &mut LockState, client: Waiter) {
+    let is_open = state.queue.is_empty() && !state.rw.suspect;
+    let may = is_open && !state.rw.has_share(client.caller.client);
+    match may.then(|| grant(ctx, &client)).flatten() {
+        Some(word) => enter(ctx, state, &client, word),
+        None => ctx.denied(client.caller, Status::Fail),
+    }
+}
+
+/// Moves the end of a hold with a lease, never back; without a lease: only tells the end.
+fn extend(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, lease: Lease) {
+    let now = ctx.now;
+    if planted::is(Bug::RwExtendRevives) && !lease.is_none() {
+        let word = ctx.read();
+        return ctx.granted(from, mode, word, now.deadline(lease), None);
+    }
+    let hold = state.rw.leased.get_mut(&from.client).filter(|hold| hold.mode == mode);
+    let Some(hold) = hold else { return ctx.denied(from, Status::Fail) };
+    if !lease.is_none() {
+        hold.until = hold.until.max(now.deadline(lease));
+    }
+    let (until, word) = (hold.until, ctx.read());
+    ctx.granted(from, mode, word, until, None);
+}
+
+/// Records the hold that the word now has, and answers its client.
+fn enter(ctx: &mut Ctx<'_>, state: &mut LockState, to: &Waiter, word: u64) {
+    let client = to.caller.client;
+    let until = ctx.now.deadline(to.lease);
+    match to.mode {
+        mode if !to.lease.is_endless() => {
+            _ = state.rw.leased.insert(client, Leased { mode, until })
+        }
+        Mode::Exclusive => {}
+        Mode::Shared => {
+            if ctx.is_proxied(client) {
+                state.rw.shares.insert(client);
+            }
+            state.rw.granted.insert(client, to.wait);
+        }
+    }
+    ctx.granted(to.caller, to.mode, word, until, None);
+}
+
+/// Ends what is over, recounts if the count is suspect, and grants from the head of the queue.
 pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
+    end_leases(ctx, state);
+    recount_and_grant(ctx, state);
+    wakes_at_the_next_end(ctx, state);
+}
+
+fn recount_and_grant(ctx: &mut Ctx<'_>, state: &mut LockState) {
     if state.rw.suspect && !recount(ctx, state) {
         let again = ctx.now.plus_ns(state.rw.pause_ns(ctx.now));
         ctx.wake_at(again);
@@ -280,22 +430,11 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
             return ctx.looks_again();
         };
         state.queue.pop_front();
-        let client = waiter.caller.client;
-        match waiter.mode {
-            Mode::Exclusive => {}
-            Mode::Shared => {
-                if ctx.is_proxied(client) {
-                    state.rw.shares.insert(client);
-                }
-                state.rw.granted.insert(client, waiter.wait);
-            }
-        }
-        let at = ctx.now.tick();
         let word = match state.queue.is_empty() {
             true => clear_bit(ctx).unwrap_or(word),
             false => word,
         };
-        ctx.granted(waiter.caller, waiter.mode, word, at, None);
+        enter(ctx, state, &waiter, word);
     }
     clear_bit(ctx);
 }
@@ -381,8 +520,9 @@ fn entries(ctx: &mut Ctx<'_>, state: &LockState) -> Vec<(ClientId, LedgerEntry)>
         if state.rw.resolving.contains_key(&client) {
             continue;
         }
+        let has_leased = state.rw.leased(client).is_some_and(|hold| hold.mode == Mode::Shared);
         let entry = match ctx.is_proxied(client) {
-            true if state.rw.shares.contains(&client) => {
+            _ if has_leased || state.rw.shares.contains(&client) => {
                 LedgerEntry::new().with_state(LedgerState::HeldShared)
             }
             true => LedgerEntry::new(),
@@ -421,6 +561,9 @@ fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Hand
     }
     let granted = state.rw.granted.remove(&client);
     let has_share = state.rw.shares.remove(&client);
+    if let Some(Leased { mode: Mode::Shared, .. }) = state.rw.leased.remove(&client) {
+        take_one_reader_off(ctx);
+    }
     if ctx.is_proxied(client) {
         if has_share {
             take_one_reader_off(ctx);

@@ -192,8 +192,8 @@ fn not_acquired(m: &mut Machine, e: &mut LockEntry, mine: u64, old: u64, now: No
         }
         if now.maybe_expired(word.timeout()) {
             m.phase = Phase::Atomic(At::Steals);
-            let (handle, lease) = (e.handle, m.op.lease());
-            return Step::Request(Request::Steal { handle, lease });
+            let (handle, mode, lease) = (e.handle, Mode::Exclusive, m.op.lease());
+            return Step::Request(Request::Steal { handle, mode, lease });
         }
     }
     match m.waits() {

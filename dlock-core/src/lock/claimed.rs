@@ -119,7 +119,7 @@ impl LockEntry {
             self.token = Token::NONE; // `Confirm` brings a new one
         }
         let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
-        if self.state.is_held() && self.lock_type != LockType::Rw {
+        if self.state.is_held() {
             let left_ns = self.left_ns(old);
             self.lease.until_ns = old.local_ns.saturating_add(left_ns);
             self.lease.runs_until_ns = self.runs_until_ns(old);
@@ -199,15 +199,16 @@ impl LockEntry {
         self.doubt = Doubt::None;
         let claimed = (self.lease.until_ns, self.lease.runs_until_ns);
         self.is_judged_by(&now);
-        if self.lock_type != LockType::Rw {
-            self.lease.time = deadline;
-            (self.lease.until_ns, self.lease.runs_until_ns) = claimed;
-        }
+        // without an end the successor keeps it as a hold without a lease
+        self.lease.by_arbiter = self.lock_type == LockType::Rw && !deadline.is_never();
+        self.lease.time = deadline;
+        (self.lease.until_ns, self.lease.runs_until_ns) = claimed;
         let shown = self.shown(deadline);
         match &mut self.cache {
             View::Atomic { time_out, .. } | View::Fair { time_out, .. } => {
                 *time_out = shown;
             }
+            View::Rw { time_out, is_leased: true, .. } => *time_out = shown,
             View::Rw { .. } => {}
         }
     }

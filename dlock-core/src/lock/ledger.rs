@@ -24,6 +24,7 @@ impl LockEntry {
             S::Initialized | S::Unlocked => return self.clear_ledger_entry(),
             // the word names the client
             S::ExclusiveLocked if !is_fair => return self.clear_ledger_entry(),
+            S::SharedLocked if !is_fair && !self.is_on_word() => return self.clear_ledger_entry(),
             S::ExclusiveLocked | S::ExclusiveTicketed => Mode::Exclusive,
             S::SharedLocked | S::SharedTicketed => Mode::Shared,
         };

@@ -315,16 +315,14 @@ impl Machine {
     pub(super) fn wait(&mut self, e: &mut LockEntry, ticket: Option<Ticket>) -> Step {
         self.phase = Phase::Wait;
         let wait = e.next_wait();
-        if e.lock_type == LockType::Rw {
-            e.write_waiting(wait);
-        }
-        Step::Request(Request::Wait {
-            handle: e.handle,
-            mode: self.mode(),
-            lease: self.lease(),
-            wait,
-            ticket,
-        })
+        let lease = match e.has_lease(self.op) {
+            true => self.lease(),
+            false => {
+                e.write_waiting(wait);
+                Lease::ENDLESS
+            }
+        };
+        Step::Request(Request::Wait { handle: e.handle, mode: self.mode(), lease, wait, ticket })
     }
 
     pub(super) fn tell(&mut self, request: Request, then: OpResult) -> Step {

@@ -102,7 +102,7 @@ impl Op {
         matches!(self, Op::TryLock { mode: m, .. } | Op::Lock { mode: m, .. } if m == mode)
     }
 
-    fn lease(self) -> Lease {
+    pub(crate) fn lease(self) -> Lease {
         match self {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. } => lease,
             Op::Unlock => Lease::NONE,
@@ -207,6 +207,9 @@ pub struct LockEntry {
     /// What the client has seen of the lock lately: how long a turn takes, whether others follow.
     pace: Pace,
     means: Means,
+    /// Read-write locks: whether the lease that an acquire names counts. The C API names one in each
+    /// acquire, and gives it no meaning for these locks.
+    takes_leases: bool,
     /// The fencing token of the hold.
     token: Token,
     /// Read-write locks: the end of an exclusive hold is counted in the fence word, because some
@@ -297,7 +300,7 @@ impl LockEntry {
             state: EntryState::Initialized,
             refs: 0,
             word: 0,
-            lease: Term::NONE,
+            lease: Term::of(lock_type),
             renewal: None,
             hold: 0,
             loss: None,
@@ -311,6 +314,7 @@ impl LockEntry {
             token: Token::NONE,
             counts_end: grant.tokens,
             means: Means::default(),
+            takes_leases: false,
             write: None,
         };
         entry.see_lanes(grant.word);
@@ -322,6 +326,12 @@ impl LockEntry {
     pub fn may_want_tokens(&mut self, grant: &LockGrant, desc: &LockDesc) {
         self.desc.tokens |= desc.tokens;
         self.counts_end |= grant.tokens;
+    }
+
+    /// From now on the lease that an acquire of a read-write lock names counts; until now such a
+    /// lock has none.
+    pub fn takes_leases(&mut self) {
+        self.takes_leases = true;
     }
 
     /// The lock's public id.
@@ -365,14 +375,10 @@ impl LockEntry {
     pub fn refs(&self) -> u32 {
         self.refs
     }
-    /// The deadline of the hold (read-write locks have none).
+    /// The deadline of the hold.
     #[inline]
     pub fn deadline(&self) -> Deadline {
-        if self.lock_type == LockType::Rw {
-            Deadline::NEVER
-        } else {
-            self.lease.time
-        }
+        self.lease.time
     }
     /// Whether the answer to an earlier operation was lost, and the client does not yet know what
     /// that operation did.
@@ -480,7 +486,7 @@ impl LockEntry {
                     (S::ExclusiveTicketed, Mode::Shared) | (S::SharedTicketed, Mode::Exclusive) => {
                         code(Status::Ticket)
                     }
-                    _ if held && self.lock_type == LockType::Rw && self.doubt == Doubt::None => {
+                    _ if held && self.is_on_word() && self.doubt == Doubt::None => {
                         self.refs += 1;
                         let view = Some(self.cache);
                         Some(OpResult { status: Status::AlreadyLocked, view })
@@ -502,7 +508,7 @@ impl LockEntry {
                 };
                 // an operation on a claim first asks the primary to confirm it, even if it cannot
                 // be extended
-                let cannot = self.lock_type == LockType::Rw && !self.is_unconfirmed();
+                let cannot = self.is_on_word() && !self.is_unconfirmed();
                 if !fits || cannot {
                     return code(Status::Invalid);
                 }
@@ -554,6 +560,10 @@ impl LockEntry {
         self.granted_at = self.granted_at.filter(|_| planted::is(Bug::GrantedAtKept));
         self.doubt = Doubt::None;
         self.lease.may_be_endless = false;
+        if self.lock_type == LockType::Rw {
+            // the next hold has no lease unless the arbiter grants one
+            (self.lease.time, self.lease.by_arbiter) = (Deadline::NEVER, false);
+        }
         self.renewal_ends();
         self.cache = View::zero(self.lock_type);
     }

@@ -11,8 +11,9 @@
 //! ```
 //! `Intent` and `Leaving` mean the same: the share may be in the count, or not. A client that
 //! leaves behind a word with the waiters bit, no owner and no reader sends `Wake`; exactly one
-//! client can do so. A read-write lock has no lease: a hold ends by a release, or when its client
-//! is fenced.
+//! client can do so. A hold without a lease (`Lease::ENDLESS`) ends by a release, or when its
+//! client is fenced. A hold with a lease is the arbiter's: the client acquires, extends and
+//! releases it by requests (`Steal` or `Wait`, `Extend`, `Release`), and posts no word operation.
 
 use super::machine::Phase;
 use super::{EntryState, LockEntry, Machine, Op, OpResult, Step, TimeOut, View};
@@ -44,15 +45,18 @@ pub(super) enum At {
     PuttingBack,
     /// The client releases its exclusive hold.
     Releasing,
-    /// The client has asked the arbiter to release its own hold (`Request::Release`), and waits for
-    /// the reply.
-    AsksRelease,
+    /// The client has asked the arbiter to release its own hold (`Request::Release`), or for a hold
+    /// with a lease, and waits for the reply.
+    Asks,
 }
 
 /// The first effect of an exclusive acquire or release: a [compare-and-swap](cas). `None`: the
-/// operation is a shared one or an extend, or the arbiter has to release.
+/// operation is a shared one or an extend, or is the arbiter's.
 #[inline(always)]
 pub(super) fn first(op: Op, e: &LockEntry) -> Option<At> {
+    if e.has_lease(op) {
+        return None;
+    }
     match op {
         Op::TryLock { mode: Mode::Exclusive, .. } | Op::Lock { mode: Mode::Exclusive, .. } => {
             Some(At::Taking)
@@ -78,6 +82,7 @@ pub(super) fn cas(e: &LockEntry, at: At) -> WordOp {
 /// The first effect of an operation that begins with a [chain](chain_of).
 pub(super) fn first_of_chain(op: Op, e: &mut LockEntry) -> Option<At> {
     let at = match op {
+        _ if e.has_lease(op) => return None,
         Op::TryLock { mode: Mode::Shared, .. } | Op::Lock { mode: Mode::Shared, .. } => {
             At::Entering
         }
@@ -111,7 +116,7 @@ pub(super) fn ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpR
     match at {
         At::Taking if old == 0 => {
             e.word = mine(e);
-            Some(granted(e, Mode::Exclusive, 0, now.time.tick(), now))
+            Some(granted(e, Mode::Exclusive, 0, now))
         }
         At::Releasing if old == e.word => Some(released(e, RwWord::from_bits(old).rcount())),
         _ => None,
@@ -127,7 +132,7 @@ pub(super) fn share_ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Opti
             if !e.means.by_primary {
                 e.write(stamped(e, LedgerState::HeldShared));
             }
-            Some(granted(e, Mode::Shared, word.rcount() + 1, now.time.tick(), now))
+            Some(granted(e, Mode::Shared, word.rcount() + 1, now))
         }
         At::Leaving if word.rcount() > 0 && !wakes(word) => Some(share_released(e, word)),
         _ => None,
@@ -140,12 +145,40 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
         m.phase = Phase::Rw(at);
         return Step::Chain(chain_of(e, at));
     }
+    if e.has_lease(m.op) {
+        return start_leased(m, e);
+    }
     if !matches!(m.op, Op::Unlock) {
         return m.done(Status::Invalid); // `begin` has refused it
     }
-    m.phase = Phase::Rw(At::AsksRelease);
     let (handle, mode) = (e.handle, Mode::Exclusive);
-    Step::Request(Request::Release { handle, mode, ticket: None })
+    ask(m, Request::Release { handle, mode, ticket: None })
+}
+
+/// The first step of an operation on a hold with a lease.
+fn start_leased(m: &mut Machine, e: &mut LockEntry) -> Step {
+    let handle = e.handle;
+    match m.op {
+        Op::Unlock => {
+            let mode = match e.state {
+                EntryState::SharedLocked => Mode::Shared,
+                _ => Mode::Exclusive,
+            };
+            ask(m, Request::Release { handle, mode, ticket: None })
+        }
+        Op::TryLock { mode, lease } if e.refs == 0 => {
+            ask(m, Request::Steal { handle, mode, lease })
+        }
+        Op::Lock { .. } if e.refs == 0 => m.queues(e),
+        Op::TryLock { mode, lease } | Op::Lock { mode, lease } | Op::Extend { mode, lease } => {
+            ask(m, Request::Extend { handle, mode, ticket: None, lease })
+        }
+    }
+}
+
+fn ask(m: &mut Machine, request: Request) -> Step {
+    m.phase = Phase::Rw(At::Asks);
+    Step::Request(request)
 }
 
 /// The chain that takes the lock, or ends an exclusive hold. If clients want tokens, the chain
@@ -233,7 +266,7 @@ pub(super) fn interfered(m: &mut Machine, e: &mut LockEntry, at: At, old: u64, n
         At::Leaving => shared_released(m, e, old),
         At::PuttingBack => Step::Done(e.lost()),
         At::Releasing => not_released(m, e, old),
-        At::AsksRelease => m.lose_track(e),
+        At::Asks => m.lose_track(e),
     }
 }
 
@@ -295,11 +328,47 @@ fn looked(m: &mut Machine, e: &mut LockEntry, found: u64, now: Now) -> Step {
     }
 }
 
+/// A hold without a lease begins.
 #[inline(always)]
-fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, at: Deadline, now: &Now) -> OpResult {
+fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, now: &Now) -> OpResult {
     e.is_judged_by(now);
+    let view = view(e, mode, rcount, now.time.tick());
+    e.grant(mode, view)
+}
+
+/// `at`: the time of the acquire, which is shown of a hold without a lease.
+#[inline(always)]
+fn view(e: &LockEntry, mode: Mode, rcount: u32, at: Deadline) -> View {
     let client_id = if mode == Mode::Exclusive { e.me.get() } else { 0 };
-    e.grant(mode, View::Rw { time_out: e.shown(at), client_id, rcount })
+    let is_leased = !e.is_on_word();
+    let time_out = e.shown(if is_leased { e.lease.time } else { at });
+    View::Rw { time_out, is_leased, client_id, rcount }
+}
+
+/// The arbiter has granted the lock, or says until when the client holds it.
+fn granted_by_arbiter(
+    m: &Machine,
+    e: &mut LockEntry,
+    (word, deadline, at): (u64, Deadline, Deadline),
+    now: &Now,
+) -> OpResult {
+    let mode = m.mode();
+    match m.is_reentry(e) || !m.is_acquire() {
+        true => e.goes_on(deadline, m.lease(), now),
+        false => {
+            (e.lease.by_arbiter, e.lease.time) = (e.has_lease(m.op), deadline);
+            e.is_judged_by(now);
+        }
+    }
+    e.word = word;
+    let view = view(e, mode, RwWord::from_bits(word).rcount(), at);
+    match m.is_acquire() {
+        true => e.grant(mode, view),
+        false => {
+            e.cache = view;
+            OpResult { status: Status::Success, view: Some(view) }
+        }
+    }
 }
 
 fn shared_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
@@ -322,7 +391,7 @@ fn wakes(word: RwWord) -> bool {
 fn share_released(e: &mut LockEntry, word: RwWord) -> OpResult {
     let rcount = word.rcount() - 1;
     let time_out = if rcount == 0 { TimeOut::NONE } else { e.cache.time_out() };
-    e.released(View::Rw { time_out, client_id: 0, rcount })
+    e.released(View::Rw { time_out, is_leased: false, client_id: 0, rcount })
 }
 
 fn not_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
@@ -338,7 +407,7 @@ fn not_released(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
 
 #[inline(always)]
 fn released(e: &mut LockEntry, rcount: u32) -> OpResult {
-    e.released(View::Rw { time_out: TimeOut::NONE, client_id: 0, rcount })
+    e.released(View::Rw { time_out: TimeOut::NONE, is_leased: false, client_id: 0, rcount })
 }
 
 pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) -> Step {
@@ -348,15 +417,27 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
             Step::Done(released(e, 0))
         }
         (Op::Unlock, Reply::Denied { .. }) => Step::Done(e.lost()),
-        (Op::Lock { mode, .. }, Reply::Granted { word, deadline, token, .. }) => {
-            let state = match mode {
-                Mode::Exclusive => LedgerState::None, // the word names this client
-                Mode::Shared => LedgerState::HeldShared,
-            };
-            e.write(stamped(e, state));
-            (e.word, e.token) = (word, token);
-            Step::Done(granted(e, mode, RwWord::from_bits(word).rcount(), deadline, &now))
+        (
+            Op::TryLock { .. } | Op::Lock { .. } | Op::Extend { .. },
+            Reply::Granted { word, deadline, at, token, .. },
+        ) => {
+            if !m.is_reentry(e) && m.is_acquire() {
+                let state = match m.mode() {
+                    Mode::Exclusive => LedgerState::None, // the word names this client
+                    Mode::Shared => LedgerState::HeldShared,
+                };
+                if !e.has_lease(m.op) {
+                    e.write(stamped(e, state));
+                }
+                e.token = token;
+            }
+            Step::Done(granted_by_arbiter(m, e, (word, deadline, at.tick()), &now))
         }
+        (Op::Extend { .. }, Reply::Denied { .. }) => Step::Done(e.lost_by(m)),
+        (Op::TryLock { .. } | Op::Lock { .. }, Reply::Denied { .. }) if m.is_reentry(e) => {
+            Step::Done(e.lost())
+        }
+        (Op::TryLock { .. }, Reply::Denied { .. }) => m.done(Status::Fail),
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {
             e.clear_ledger_entry();
             Step::Done(OpResult::of(Status::Fail))

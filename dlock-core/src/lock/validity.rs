@@ -19,7 +19,7 @@ pub(super) const NO_CLOCK: u64 = u64::MAX;
 /// Until when a hold lasts, and by which clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Term {
-    /// Atomic and fair locks: the deadline; with a ticket: the time of queuing.
+    /// The deadline; with a ticket: the time of queuing.
     pub(super) time: Deadline,
     /// [`Now::discontinuities`] of the clock by which the lease was last granted or confirmed;
     /// [`NO_CLOCK`]: of a clock that is not the session's.
@@ -31,6 +31,8 @@ pub(super) struct Term {
     /// clock. `u64::MAX`: the deadline decides.
     pub(super) until_ns: u64,
     pub(super) runs_until_ns: u64,
+    /// Read-write locks: the arbiter keeps the hold, which was acquired with a lease.
+    pub(super) by_arbiter: bool,
     /// The client has asked for an endless lease, and the answer was lost.
     pub(super) may_be_endless: bool,
 }
@@ -42,11 +44,33 @@ impl Term {
         since_ns: 0,
         until_ns: u64::MAX,
         runs_until_ns: u64::MAX,
+        by_arbiter: false,
         may_be_endless: false,
     };
+
+    /// The term of a lock of this type that is not held.
+    pub(super) fn of(lock_type: LockType) -> Self {
+        match lock_type {
+            LockType::Rw => Self { time: Deadline::NEVER, ..Self::NONE },
+            LockType::Atomic | LockType::Fair => Self::NONE,
+        }
+    }
 }
 
 impl LockEntry {
+    /// Whether this is a read-write lock whose hold, if there is one, has no lease: the client
+    /// operates on the word itself. The arbiter keeps a hold with a lease.
+    #[inline(always)]
+    pub(super) fn is_on_word(&self) -> bool {
+        self.lock_type == LockType::Rw && !self.lease.by_arbiter
+    }
+
+    /// Whether a lease is asked for, or the hold has one.
+    #[inline(always)]
+    pub fn has_lease(&self, op: Op) -> bool {
+        !self.is_on_word() || self.takes_leases && op.is_acquire() && !op.lease().is_endless()
+    }
+
     /// The lease of the hold now counts by this clock.
     #[inline]
     pub(super) fn is_judged_by(&mut self, now: &Now) {
@@ -135,7 +159,7 @@ impl LockEntry {
     pub fn needs_no_server_clock(&self, op: Op) -> bool {
         let has_no_lease = match self.lock_type {
             LockType::Atomic => self.refs <= 1,
-            LockType::Rw => true,
+            LockType::Rw => self.refs <= 1 || self.is_on_word(),
             LockType::Fair => false,
         };
         matches!(op, Op::Unlock) && has_no_lease
@@ -259,7 +283,7 @@ impl LockEntry {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
             Op::Unlock | Op::Extend { .. } => false,
         };
-        takes && self.lock_type == LockType::Rw && self.refs > 0
+        takes && self.is_on_word() && self.refs > 0
     }
 
     /// Why the operation may not be decided from what the client remembers: as far as the client

@@ -48,8 +48,10 @@ pub enum View {
     },
     /// The first 12 bytes of `rw_state`.
     Rw {
-        /// The time of the acquire.
+        /// The deadline of a hold with a lease (`is_leased`); else the time of the acquire.
         time_out: TimeOut,
+        /// Whether this client holds the lock with a lease.
+        is_leased: bool,
         /// The exclusive owner's client id, or 0.
         client_id: u32,
         /// The number of readers.
@@ -93,7 +95,9 @@ impl View {
     pub(super) fn zero(lock_type: LockType) -> Self {
         match lock_type {
             LockType::Atomic => View::Atomic { client_id: 0, time_out: TimeOut::NONE },
-            LockType::Rw => View::Rw { time_out: TimeOut::NONE, client_id: 0, rcount: 0 },
+            LockType::Rw => {
+                View::Rw { time_out: TimeOut::NONE, is_leased: false, client_id: 0, rcount: 0 }
+            }
             LockType::Fair => {
                 View::Fair { nx: 0, ns: 0, mx: 0, ms: 0, time_out: TimeOut::NONE, t_value: Some(0) }
             }

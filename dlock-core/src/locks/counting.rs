@@ -125,7 +125,11 @@ impl Locks {
                 _ => return,
             },
             (Reply::Denied { .. }, Request::TakeTicket { .. }, _) => C::FairQueueLimit,
-            (Reply::Denied { .. }, Request::Steal { .. }, _) => C::AtomicTryLockFail,
+            (Reply::Denied { .. }, Request::Steal { mode, .. }, kind) => match (kind, mode) {
+                (LockType::Rw, Mode::Exclusive) => C::RwTryLockExFail,
+                (LockType::Rw, Mode::Shared) => C::RwTryLockShFail,
+                _ => C::AtomicTryLockFail,
+            },
             _ => return,
         };
         self.count(counter);

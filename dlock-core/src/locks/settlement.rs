@@ -55,7 +55,8 @@ pub(super) struct Settled {
     pub(super) entries: Vec<(ClientId, LedgerEntry, Option<Claim>)>,
 }
 
-/// Fair locks: the mode, the ticket, and, for a hold, the end of the lease.
+/// Fair locks: the mode, the ticket, and, for a hold, the end of the lease. Read-write locks: the
+/// mode and the end of a hold with a lease; the ticket means nothing.
 pub(super) type Claim = (Mode, Ticket, Option<Deadline>);
 
 /// Settles one lock. `fence`: the fence word of the slot, which is above every token that this
@@ -100,15 +101,27 @@ fn rw<'a>(holder: Option<&Claimed>, holds: impl Iterator<Item = &'a Claimed>) ->
         None => Settled::default(),
         Some(owner) if owner.mode == Mode::Exclusive => {
             let word = RwWord::new().with_client(owner.client.get()).into_bits();
-            Settled { word, ..Settled::default() }
+            let entries =
+                leased(owner).map(|claim| (owner.client, LedgerEntry::new(), Some(claim)));
+            Settled { word, entries: entries.into_iter().collect(), ..Settled::default() }
         }
         Some(_) => {
             let share = LedgerEntry::new().with_state(LedgerState::HeldShared);
-            let entries: Vec<_> = holds.map(|claim| (claim.client, share, None)).collect();
+            let entry = |claim: &Claimed| match leased(claim) {
+                None => (claim.client, share, None),
+                leased => (claim.client, LedgerEntry::new(), leased),
+            };
+            let entries: Vec<_> = holds.map(entry).collect();
             let word = RwWord::new().with_rcount(entries.len() as u32).into_bits();
             Settled { word, entries, ..Settled::default() }
         }
     }
+}
+
+/// A hold of a read-write lock that has a lease.
+fn leased(hold: &Claimed) -> Option<Claim> {
+    let has_lease = !hold.deadline.is_never() && !planted::is(Bug::RwLeaseNotClaimed);
+    has_lease.then(|| (hold.mode, Ticket::default(), Some(hold.deadline)))
 }
 
 /// Settles a fair lock: the claims that stay, in their order.

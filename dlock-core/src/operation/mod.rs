@@ -49,7 +49,7 @@ use crate::lock::{EntryState, Half, LockEntry, Machine, Op, OpResult, Step};
 use crate::memory::word_op::{Chain, Outcome, WordAddr};
 use crate::memory::words::LedgerEntry;
 use crate::planted::{self, Bug};
-use crate::wire::message::{LockType, Mode, Reply, Request};
+use crate::wire::message::{Mode, Reply, Request};
 use crate::wire::status::Status;
 
 /// The next step for the executor. Times are on the client's own clock ([`Now::local_ns`]).
@@ -537,7 +537,7 @@ pub fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
     }
     match entry.is_timeless(op) {
         true => has_horizon && !planted::is(Bug::ReleaseUnjudged),
-        false => entry.lock_type() != LockType::Rw || has_horizon,
+        false => entry.has_lease(op) || has_horizon,
     }
 }
 

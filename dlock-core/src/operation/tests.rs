@@ -16,7 +16,7 @@ use crate::lock::{EntryState, TimeOut, View};
 use crate::memory::word_op::{Values, Word, WordOp};
 use crate::memory::words::{AtomicWord, LedgerEntry, TakenWord, TurnWord};
 use crate::token::Token;
-use crate::wire::message::{Mode, WaitNumber};
+use crate::wire::message::{LockType, Mode, WaitNumber};
 
 const X: Mode = Mode::Exclusive;
 const S: Mode = Mode::Shared;

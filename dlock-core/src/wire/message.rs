@@ -29,7 +29,7 @@ pub enum Mode {
 pub enum LockType {
     /// Exclusive, with a lease, unordered.
     Atomic = 0,
-    /// Readers and one writer, without a lease.
+    /// Readers and one writer; a lease is possible.
     Rw = 1,
     /// Readers and one writer, with a lease, in order of arrival.
     Fair = 2,
@@ -61,7 +61,7 @@ pub enum Request {
         handle: Handle,
         /// The mode in which I want the lock.
         mode: Mode,
-        /// The lease, counted from the grant.
+        /// The lease, counted from the grant. Read-write locks: `ENDLESS` is a hold without a lease.
         lease: Lease,
         /// The number that `Cancel` and the ledger name.
         wait: WaitNumber,
@@ -120,23 +120,26 @@ pub enum Request {
         /// The ticket.
         ticket: Ticket,
     },
-    /// Extend my hold of a fair lock; a `lease` of 0 only asks whether I still have it. Answered by
-    /// `Granted` or `Denied(Fail)`.
+    /// Extend my hold of a fair lock, or my hold with a lease of a read-write lock; a `lease` of 0
+    /// only asks whether I still have it. Answered by `Granted` or `Denied(Fail)`.
     Extend {
         /// The lock.
         handle: Handle,
         /// The mode of the hold.
         mode: Mode,
-        /// The ticket of the hold.
-        ticket: Ticket,
+        /// Fair locks: the ticket of the hold.
+        ticket: Option<Ticket>,
         /// The new lease; it begins now.
         lease: Lease,
     },
-    /// The hold on this atomic lock may have expired, within my clock's uncertainty: if it has,
-    /// give the lock to me. Answered by `Granted` or `Denied(Fail)`.
+    /// Give me the lock if that is possible now: an atomic lock whose hold may have expired, within
+    /// my clock's uncertainty; a read-write lock with a lease. Answered by `Granted` or
+    /// `Denied(Fail)`.
     Steal {
         /// The lock.
         handle: Handle,
+        /// The mode in which I want the lock.
+        mode: Mode,
         /// The lease, counted from the grant.
         lease: Lease,
     },
@@ -214,7 +217,7 @@ pub enum Reply {
     Granted {
         /// The lock word after the grant.
         word: u64,
-        /// The deadline of the hold (read-write locks: the time of the grant).
+        /// The deadline of the hold.
         deadline: Deadline,
         /// The time of the grant on the server clock: the lease counts from there.
         at: ServerTime,

@@ -9,7 +9,7 @@ use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord, Ticket};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
-const STEAL: Request = Request::Steal { handle: HANDLE, lease: Lease::secs(30) };
+const STEAL: Request = Request::Steal { handle: HANDLE, mode: X, lease: Lease::secs(30) };
 
 #[test]
 fn an_expired_hold_goes_to_who_asks_for_it_and_no_earlier() {
@@ -40,7 +40,8 @@ fn an_expired_hold_goes_to_the_first_in_the_queue_and_not_to_who_asks_for_it() {
 
 fn wait_as(mode: Mode, number: u32) -> Request {
     let wait = WaitNumber(number);
-    Request::Wait { handle: HANDLE, mode, lease: Lease::secs(9), wait, ticket: None }
+    let lease = if mode == X { Lease::secs(9) } else { Lease::ENDLESS };
+    Request::Wait { handle: HANDLE, mode, lease, wait, ticket: None }
 }
 
 fn is_cancelled(out: &[dlock_core::arbiter::Sent], n: u32) -> bool {

@@ -152,7 +152,7 @@ fn a_place_in_a_queue_and_a_request_that_is_none_of_its_lock_are_counted() {
     w.memory.set_ledger(client, handle, entry);
     for (request, counter) in [
         (Request::Poll { handle, mode, ticket, lease: Lease::secs(5) }, Counter::Again),
-        (Request::Steal { handle, lease: Lease::secs(5) }, Counter::InvalidOp),
+        (Request::Steal { handle, mode, lease: Lease::secs(5) }, Counter::InvalidOp),
     ] {
         w.primary.clear_stats(&mut w.memory);
         w.seq += 1;

@@ -11,7 +11,7 @@ use dlock_core::wire::message::{LockType, Request, WaitNumber};
 const WAIT: Request = Request::Wait {
     handle: HANDLE,
     mode: X,
-    lease: Lease::secs(9),
+    lease: Lease::ENDLESS,
     wait: WaitNumber(1),
     ticket: None,
 };

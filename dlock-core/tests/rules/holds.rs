@@ -220,7 +220,8 @@ fn back(primary: &mut Locks, n: u32) -> ClientId {
 fn claim(n: i32, lock_type: LockType, mode: Option<Mode>) -> Claim {
     let desc =
         LockDesc { name: format!("l{n}").into_bytes(), lock_type, lease_s: 0, tokens: false };
-    let held = mode.map(|mode| HeldClaim::hold(mode, 60 * NS));
+    let left_ns = if lock_type == LockType::Rw { u64::MAX } else { 60 * NS };
+    let held = mode.map(|mode| HeldClaim::hold(mode, left_ns));
     Claim { lock: LockId(n), desc, held }
 }
 

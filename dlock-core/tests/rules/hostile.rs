@@ -177,7 +177,8 @@ impl World {
 
     fn wait(&mut self, peer: Peer, mode: Mode, ticket: Option<Ticket>) -> Vec<Sent> {
         let (handle, wait) = (peer.grant.handle, WaitNumber(1));
-        self.ask(peer, Request::Wait { handle, mode, lease: Lease::secs(60), wait, ticket })
+        let lease = ticket.map_or(Lease::ENDLESS, |_| Lease::secs(60));
+        self.ask(peer, Request::Wait { handle, mode, lease, wait, ticket })
     }
 
     fn resolve(&mut self, peer: Peer) -> Vec<Sent> {
@@ -295,7 +296,9 @@ fn a_fair_ticket_is_ended_only_by_its_client() {
             let (ticket, lease) = (held, Lease::secs(9));
             w.ask(thief, Request::Abandon { handle, mode, ticket });
             assert!(w.is_denied(thief, Request::Poll { handle, mode, ticket, lease }));
-            assert!(w.is_denied(thief, Request::Extend { handle, mode, ticket, lease }));
+            assert!(
+                w.is_denied(thief, Request::Extend { handle, mode, ticket: Some(ticket), lease })
+            );
             let (ticket, wait) = (Some(ticket), WaitNumber(1));
             assert!(w.is_denied(thief, Request::Release { handle, mode, ticket }));
             assert!(w.is_denied(thief, Request::Wait { handle, mode, lease, wait, ticket }));

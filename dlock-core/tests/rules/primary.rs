@@ -178,7 +178,10 @@ fn who_takes_an_expired_hold_over_does_not_pass_the_queue() {
     w.memory.set(w0(&ga), held.with_timeout(Deadline::at_s(5_001)).into_bits());
     assert!(w.command(b, wait(&gb, Mode::Exclusive)).is_empty(), "it waits");
     w.memory.set(w0(&ga), held.with_timeout(Deadline::at_s(4_990)).with_waiters(true).into_bits());
-    let out = w.command(c, Request::Steal { handle: gc.handle, lease: Lease::secs(30) });
+    let out = w.command(
+        c,
+        Request::Steal { handle: gc.handle, mode: Mode::Exclusive, lease: Lease::secs(30) },
+    );
     let to = |client, is: fn(&Reply) -> bool| {
         out.iter().any(|sent| sent.client == client && is(&sent.reply))
     };

@@ -16,7 +16,7 @@ fn entry(state: LedgerState, detail: u32) -> LedgerEntry {
 
 fn wait(mode: dlock_core::wire::message::Mode, n: u32) -> Request {
     let wait = WaitNumber(n);
-    Request::Wait { handle: HANDLE, mode, lease: Lease::secs(9), wait, ticket: None }
+    Request::Wait { handle: HANDLE, mode, lease: Lease::ENDLESS, wait, ticket: None }
 }
 
 fn readers(w: &World) -> u32 {

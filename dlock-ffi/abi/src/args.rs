@@ -132,7 +132,7 @@ pub unsafe fn finish(op: OpResult, result: *mut c_void) -> c_int {
             Some(View::Atomic { client_id, time_out }) => {
                 store(result.cast::<[u32; 2]>(), [client_id, time_out.seconds()]);
             }
-            Some(View::Rw { time_out, client_id, rcount }) => {
+            Some(View::Rw { time_out, client_id, rcount, .. }) => {
                 store(result.cast::<[u32; 3]>(), [time_out.seconds(), client_id, rcount]);
             }
             Some(View::Fair { nx, ns, mx, ms, time_out, t_value }) => {
@@ -195,7 +195,7 @@ mod tests {
         let at = |tick| TimeOut { at: Deadline(tick), anchor_s: 0 };
         let views = [
             (View::Atomic { client_id: 1, time_out: at(2) }, 8),
-            (View::Rw { time_out: at(1), client_id: 2, rcount: 3 }, 12),
+            (View::Rw { time_out: at(1), is_leased: false, client_id: 2, rcount: 3 }, 12),
             (View::Fair { nx: 1, ns: 2, mx: 3, ms: 4, time_out: at(5), t_value: None }, 12),
             (View::Fair { nx: 1, ns: 2, mx: 3, ms: 4, time_out: at(5), t_value: Some(6) }, 16),
         ];

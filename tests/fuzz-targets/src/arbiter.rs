@@ -275,8 +275,11 @@ impl World {
             5 => Request::Poll { handle, mode, ticket, lease: tape.lease() },
             6 => Request::TakeTicket { handle, mode, lease: tape.lease() },
             7 => Request::Abandon { handle, mode, ticket },
-            8 => Request::Extend { handle, mode, ticket, lease: tape.lease() },
-            9 => Request::Steal { handle, lease: tape.lease() },
+            8 => {
+                let ticket = tape.flip().then_some(ticket);
+                Request::Extend { handle, mode, ticket, lease: tape.lease() }
+            }
+            9 => Request::Steal { handle, mode, lease: tape.lease() },
             10 if wait.0 == 3 => Request::Confirm { handle, mode },
             10 if wait.0 == 2 => {
                 Request::Listen { handle, knows: tape.flip(), until: ServerTime(0) }

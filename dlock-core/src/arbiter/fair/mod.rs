@@ -73,7 +73,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
                 },
             );
         }
-        Request::Extend { mode, ticket, lease, .. } => {
+        Request::Extend { mode, ticket: Some(ticket), lease, .. } => {
             advance(ctx, state);
             extend(ctx, state, from, (mode, ticket), lease);
         }

@@ -500,7 +500,7 @@ fn later_deadline(e: &LockEntry, lease: Lease, now: Now) -> Deadline {
 }
 
 fn ask_extend(m: &mut Machine, e: &LockEntry, mode: Mode, lease: Lease) -> Step {
-    ask(m, Request::Extend { handle: e.handle, mode, ticket: e.fair.ticket, lease })
+    ask(m, Request::Extend { handle: e.handle, mode, ticket: Some(e.fair.ticket), lease })
 }
 
 fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until: Deadline, now: Now) -> Step {

@@ -180,10 +180,13 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
         4 => Request::Poll { handle, mode: r.mode()?, ticket: r.ticket()?, lease: Lease(r.u32()?) },
         5 => Request::TakeTicket { handle, mode: r.mode()?, lease: Lease(r.u32()?) },
         6 => Request::Abandon { handle, mode: r.mode()?, ticket: r.ticket()? },
-        7 => {
-            Request::Extend { handle, mode: r.mode()?, ticket: r.ticket()?, lease: Lease(r.u32()?) }
-        }
-        8 => Request::Steal { handle, lease: Lease(r.u32()?) },
+        7 => Request::Extend {
+            handle,
+            mode: r.mode()?,
+            ticket: r.option("ticket", Reader::ticket)?,
+            lease: Lease(r.u32()?),
+        },
+        8 => Request::Steal { handle, mode: r.mode()?, lease: Lease(r.u32()?) },
         9 => Request::Resolve { handle },
         11 => Request::CountReaders {
             handle,
@@ -230,13 +233,18 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.mode(mode);
             w.option(ticket, Writer::ticket);
         }
-        Request::Poll { handle: _, mode, ticket, lease }
-        | Request::Extend { handle: _, mode, ticket, lease } => {
+        Request::Poll { handle: _, mode, ticket, lease } => {
             w.mode(mode);
             w.ticket(ticket);
             w.u32(lease.0);
         }
-        Request::TakeTicket { handle: _, mode, lease } => {
+        Request::Extend { handle: _, mode, ticket, lease } => {
+            w.mode(mode);
+            w.option(ticket, Writer::ticket);
+            w.u32(lease.0);
+        }
+        Request::TakeTicket { handle: _, mode, lease }
+        | Request::Steal { handle: _, mode, lease } => {
             w.mode(mode);
             w.u32(lease.0);
         }
@@ -244,7 +252,6 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.mode(mode);
             w.ticket(ticket);
         }
-        Request::Steal { handle: _, lease } => w.u32(lease.0),
         Request::Confirm { handle: _, mode } => w.mode(mode),
         Request::Listen { handle: _, knows, until } => {
             w.bool(knows);

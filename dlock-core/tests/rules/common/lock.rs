@@ -199,7 +199,8 @@ impl World {
 
     /// The deadline that the arbiter says an extended hold has; `None`: it is refused.
     pub fn extend(&mut self, n: u32, mode: Mode, ticket: Ticket, lease: Lease) -> Option<Deadline> {
-        let out = self.ask(n, Request::Extend { handle: HANDLE, mode, ticket, lease });
+        let out =
+            self.ask(n, Request::Extend { handle: HANDLE, mode, ticket: Some(ticket), lease });
         match out[0].reply {
             Reply::Granted { deadline, .. } => Some(deadline),
             _ => None,

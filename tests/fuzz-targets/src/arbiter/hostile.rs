@@ -139,6 +139,7 @@ impl World {
             Request::Wait { mode, .. }
             | Request::Poll { mode, .. }
             | Request::TakeTicket { mode, .. }
+            | Request::Steal { mode, .. }
             | Request::Extend { mode, .. } => mode == Mode::Exclusive,
             _ => true,
         };

@@ -5,7 +5,6 @@ use dlock_core::clock::{Deadline, Now};
 use dlock_core::ids::Epoch;
 use dlock_core::session::Binding;
 use dlock_core::wire::control::{Claim, LockGrant};
-use dlock_core::wire::message::LockType;
 use dlock_core::wire::status::Status;
 
 use super::clock::Clock;
@@ -51,7 +50,7 @@ impl Sys {
                 Ok(grant) => {
                     let was_left = entry.has_left();
                     let has_lease = entry.state().is_held() && entry.deadline() < Deadline::NEVER;
-                    let end = (has_lease && entry.lock_type() != LockType::Rw).then(|| {
+                    let end = has_lease.then(|| {
                         let offset = dead_offsets.iter().find(|(epoch, _)| *epoch == t.epoch);
                         let end = entry.deadline().expiry().0 as i64;
                         (end - offset.map_or(0, |(_, offset)| *offset)).max(0) as u64

@@ -538,10 +538,15 @@ impl Sys {
                 continue;
             };
             let (lock_type, desc) = (self.plan.locks[l], desc(self, c, l));
+            let rw_leases = self.plan.rw_leases;
             let t = self.thread(c, l);
             let is_new = match &mut t.entry {
                 None => {
-                    t.entry = Some(LockEntry::new(id, ANCHOR_S, lock_type, &grant, desc));
+                    let mut entry = LockEntry::new(id, ANCHOR_S, lock_type, &grant, desc);
+                    if rw_leases {
+                        entry.takes_leases();
+                    }
+                    t.entry = Some(entry);
                     t.listener = Default::default();
                     true
                 }

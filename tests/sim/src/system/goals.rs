@@ -65,9 +65,11 @@ impl Sys {
         }
     }
 
-    fn lease(&mut self) -> Lease {
+    fn lease(&mut self, l: usize) -> Lease {
+        let may_lack = self.plan.rw_leases && self.plan.locks[l] == LockType::Rw;
         match self.rng.chance(self.plan.endless) {
             true => Lease::ENDLESS,
+            false if may_lack && self.rng.chance(400) => Lease::ENDLESS, // without a lease
             false if self.rng.below(100) == 0 => Lease::NONE,
             // also leases shorter than the C API allows, down to two ticks
             false if self.rng.below(4) == 0 => Lease(self.rng.range(2, TICKS_PER_S.into()) as u32),
@@ -112,7 +114,7 @@ impl Sys {
                     0 => Op::Unlock,
                     1 => Op::Extend { mode: self.mode(l), lease: Lease::secs(1) },
                     _ => {
-                        let (mode, lease) = (self.mode(l), self.lease());
+                        let (mode, lease) = (self.mode(l), self.lease(l));
                         self.acquire(mode, lease)
                     }
                 }
@@ -120,15 +122,15 @@ impl Sys {
             Has::Ticket(mode) => match self.rng.chance(self.plan.impatience / 2) {
                 true => Op::Unlock,
                 false => {
-                    let lease = self.lease();
+                    let lease = self.lease(l);
                     self.acquire(mode, lease)
                 }
             },
             Has::Hold(mode) => {
                 if self.rng.chance(self.plan.extend) {
-                    Op::Extend { mode, lease: self.lease() }
+                    Op::Extend { mode, lease: self.lease(l) }
                 } else if self.rng.chance(self.plan.reentry) {
-                    let lease = self.lease();
+                    let lease = self.lease(l);
                     self.acquire(mode, lease)
                 } else {
                     Op::Unlock

@@ -141,6 +141,8 @@ pub struct Plan {
     pub rests: u32,
     /// Of a thousand leases, those without an end.
     pub endless: u32,
+    /// Whether the leases that clients request of read-write locks count.
+    pub rw_leases: bool,
     /// Of a thousand clients that lost their session, those that come back late.
     pub late: u32,
     /// Of a thousand idle moments, those in which the client releases the handle of a lock.
@@ -255,6 +257,7 @@ impl Plan {
             impatience: rng.pick(&rates[..4]),
             rests: rng.pick(if s.quiet { &[100, 300, 300, 500] } else { &[0, 0, 50, 300] }),
             endless: rng.pick(s.endless),
+            rw_leases: false,
             late: if s.quiet { 800 } else { 250 },
             churn: s.churn,
             tail: rng.pick(&[0, 5, 30, 100]),
@@ -291,6 +294,7 @@ impl Plan {
             start_ns: 1_000_000 * NS + rng.below(NS),
         };
         plan.prepares |= plan.start_ns % 2 == 1; // in half of the plans
+        plan.rw_leases = plan.start_ns % 3 == 1; // in a third
         if plan.renewed > 0 && !plan.listens {
             plan.tail = 0; // the checker assumes bounded answers
         }

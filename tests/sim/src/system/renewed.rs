@@ -74,8 +74,8 @@ impl Sys {
     /// A client has got the lock: its program may have the lease renewed.
     pub(super) fn may_renew(&mut self, c: usize, l: usize, op: Op) {
         let (Op::TryLock { lease, .. } | Op::Lock { lease, .. }) = op else { return };
-        let has_lease =
-            self.plan.locks[l] != LockType::Rw && !lease.is_endless() && !lease.is_none();
+        let is_plain = self.plan.locks[l] == LockType::Rw && !self.plan.rw_leases;
+        let has_lease = !is_plain && !lease.is_endless() && !lease.is_none();
         let is_wanted = self.plan.renewed > 0 && self.goal == Goal::Any && has_lease;
         if !is_wanted || !self.rng.chance(self.plan.renewed) {
             return self.looks_in_time(c, l);

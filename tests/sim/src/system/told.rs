@@ -120,7 +120,11 @@ impl Sys {
         let goes_on = matches!(op, Op::Extend { .. }) || result.status == Status::AlreadyLocked;
         let had_it = if goes_on { self.judged_had_it(l, who) } else { Ok(()) };
         let time_out = match result.view {
-            Some(View::Atomic { time_out, .. } | View::Fair { time_out, .. }) => Some(time_out.at),
+            Some(
+                View::Atomic { time_out, .. }
+                | View::Fair { time_out, .. }
+                | View::Rw { time_out, is_leased: true, .. },
+            ) => Some(time_out.at),
             _ => None,
         };
         let verdict = had_it
