@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * A tour of dlock.h, each part in a function: tokens, events, renewal, exclusion within a program,
- * many locks at once, objects; and locks that are taken away, or held by commands of a shell.
+ * A tour of dlock.h, each part in a function: tokens, events, renewal, leases, downgrade, exclusion
+ * within a program, many locks at once, objects; and locks that are taken away, or held by commands
+ * of a shell.
  *
  *     tour PORT                     a primary at 127.0.0.1 (dlockd --port PORT)
  *     tour PORT DLOCK SOCKET        also with the program `dlock`, and the primary's admin socket
@@ -64,6 +65,16 @@ static dlock_lock open_lock(dlock_client client, const char *name)
 {
     dlock_lock lock; /* NULL: a fair lock, with tokens */
     OK(dlock_lock_open(client, name, strlen(name), NULL, PATIENCE, NONE, &lock));
+    return lock;
+}
+
+static dlock_lock open_read_write(dlock_client client, const char *name)
+{
+    dlock_lock lock;
+    dlock_lock_options options;
+    DLOCK_INIT(&options);
+    options.type = DLOCK_TYPE_READ_WRITE;
+    OK(dlock_lock_open(client, name, strlen(name), &options, PATIENCE, NONE, &lock));
     return lock;
 }
 
@@ -147,6 +158,47 @@ static void renewal(dlock_client one, dlock_client two)
     OK(dlock_hold_check(hold, PATIENCE, NONE));
     OK(dlock_release(hold, PATIENCE, NONE));
     OK(dlock_acquire(other, NULL, PATIENCE, NONE, &its, NULL));
+    OK(dlock_release(its, PATIENCE, NONE));
+    OK(dlock_lock_close(mine, PATIENCE, NONE));
+    OK(dlock_lock_close(other, PATIENCE, NONE));
+}
+
+/* A read-write lock has a lease if one is asked for; when it ends, the next client has the lock. */
+static void leases(dlock_client one, dlock_client two)
+{
+    dlock_lock mine = open_read_write(one, "tour: leases");
+    dlock_lock other = open_read_write(two, "tour: leases");
+    dlock_acquire_options half_a_second = wanted(DLOCK_SHARED, 0, 500);
+    dlock_hold hold, its;
+    uint64_t reader, writer;
+    OK(dlock_acquire(mine, &half_a_second, PATIENCE, NONE, &hold, &reader));
+    OK(dlock_acquire(other, NULL, PATIENCE, NONE, &its, &writer));
+    expect("the writer's token is larger", writer > reader);
+    IS(dlock_release(hold, PATIENCE, NONE), DLOCK_E_LOST);
+    OK(dlock_release(its, PATIENCE, NONE));
+    OK(dlock_lock_close(mine, PATIENCE, NONE));
+    OK(dlock_lock_close(other, PATIENCE, NONE));
+}
+
+/* A writer becomes a reader: others may read what it wrote, and no writer comes in between. */
+static void downgrade(dlock_client one, dlock_client two)
+{
+    dlock_lock mine = open_read_write(one, "tour: downgrade");
+    dlock_lock other = open_read_write(two, "tour: downgrade");
+    dlock_acquire_options write = wanted(DLOCK_EXCLUSIVE, DLOCK_TRY, 0);
+    dlock_acquire_options read = wanted(DLOCK_SHARED, DLOCK_TRY, 0);
+    dlock_hold hold, its;
+    dlock_hold_info info;
+    uint64_t writer, reader;
+    DLOCK_INIT(&info);
+    OK(dlock_acquire(mine, NULL, PATIENCE, NONE, &hold, &writer));
+    IS(dlock_acquire(other, &read, PATIENCE, NONE, &its, NULL), DLOCK_E_HELD);
+    OK(dlock_hold_downgrade(hold, PATIENCE, NONE));
+    IS(dlock_acquire(other, &write, PATIENCE, NONE, &its, NULL), DLOCK_E_HELD);
+    OK(dlock_acquire(other, &read, PATIENCE, NONE, &its, &reader));
+    OK(dlock_hold_get_info(hold, &info));
+    expect("both read", info.mode == DLOCK_SHARED && info.token == reader && reader > writer);
+    OK(dlock_release(hold, PATIENCE, NONE));
     OK(dlock_release(its, PATIENCE, NONE));
     OK(dlock_lock_close(mine, PATIENCE, NONE));
     OK(dlock_lock_close(other, PATIENCE, NONE));
@@ -293,6 +345,8 @@ int main(int argc, char **argv)
     tokens(one, two);
     events(one, two);
     renewal(one, two);
+    leases(one, two);
+    downgrade(one, two);
     exclusion(one, two);
     many(one);
     objects(one, two);

@@ -333,6 +333,15 @@ dlock_error dlock_hold_get_info(dlock_hold hold, dlock_hold_info *info);
 dlock_error dlock_hold_extend(dlock_hold hold, uint64_t lease_ms, uint64_t timeout_ns,
                               dlock_cancel cancel);
 
+/* Makes an exclusive hold of a read-write or fair lock a shared one, and no other client gets the
+ * lock exclusively in between. Readers come in as the lock lets them, a writer waits on. Lease,
+ * renewal, generation and events go on; the token becomes that of the readers
+ * (dlock_hold_get_info()). A shared hold stays one.
+ *   As dlock_hold_extend(); DLOCK_E_INVALID  an atomic lock has no shares
+ *   DLOCK_E_DISCONNECTED, DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED: it counts as shared from then on;
+ *   the next call with the hold asks what became of it */
+dlock_error dlock_hold_downgrade(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel);
+
 /* Asks whether the lock is still held; of a read-write lock the client knows it until its horizon.
  *   As dlock_hold_extend(). */
 dlock_error dlock_hold_check(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A tour of this crate, each part in a function: tokens, events, renewal, a mutex of threads, many
-//! locks at once, objects; and locks that are taken away, or held by commands of a shell.
+//! A tour of this crate, each part in a function: tokens, events, renewal, leases, downgrade, a
+//! mutex of threads, many locks at once, objects; and locks that are taken away, or held by commands
+//! of a shell.
 //!
 //! ```text
 //! dlockd --port 21616 --admin-socket admin.sock &
@@ -75,6 +76,33 @@ fn renewal(one: &Client, two: &Client) -> Done {
     held.check()?;
     held.unlock()?;
     other.acquire(Exclusive).wait(PATIENCE).guard()?.unlock()?;
+    Ok(())
+}
+
+/// A read-write lock has a lease if one is asked for; when it ends, the next client has the lock.
+fn leases(one: &Client, two: &Client) -> Done {
+    let (mine, other) = (one.rw_lock("tour: leases")?, two.rw_lock("tour: leases")?);
+    let held = mine.acquire(Shared).lease(Duration::from_millis(500)).guard()?;
+    let its = other.acquire(Exclusive).wait(PATIENCE).guard()?;
+    assert_eq!(held.unlock().err(), Some(Error::Lost));
+    its.unlock()?;
+    Ok(())
+}
+
+/// A writer becomes a reader: others may read what it wrote, and no writer comes in between.
+fn downgrade(one: &Client, two: &Client) -> Done {
+    let [mine, other] =
+        [one, two].map(|client| client.lock_with_tokens("tour: downgrade", LockType::Rw));
+    let (mine, other) = (mine?, other?);
+    let mut held = mine.acquire(Exclusive).guard()?;
+    let writer = held.token();
+    assert_eq!(other.acquire(Shared).wait(Wait::No).guard().err(), Some(Error::Held));
+    held.downgrade()?;
+    assert_eq!(other.acquire(Exclusive).wait(Wait::No).guard().err(), Some(Error::Held));
+    let its = other.acquire(Shared).wait(Wait::No).guard()?;
+    assert!(held.token() == its.token() && its.token() > writer);
+    held.unlock()?;
+    its.unlock()?;
     Ok(())
 }
 
@@ -182,6 +210,8 @@ fn main() -> Done {
     tokens(&one, &two)?;
     events(&one, &two)?;
     renewal(&one, &two)?;
+    leases(&one, &two)?;
+    downgrade(&one, &two)?;
     mutex(&one, &two)?;
     many(&one)?;
     objects(&one, &two)?;

@@ -26,6 +26,9 @@ use crate::error::Error;
 use crate::instance::Instance;
 use crate::reference::Reference;
 
+/// The error for a share of an atomic lock.
+const ATOMIC_HAS_NO_SHARES: Error = Error::Invalid("an atomic lock has no shares");
+
 /// A reference that keeps an instance for as long as a guard lives.
 pub(crate) trait Keep {
     fn instance(&self) -> &Instance;
@@ -150,6 +153,24 @@ impl<K: Keep> Hold<K> {
             status => Err(Error::of_holder(status)),
         }
     }
+
+    fn downgrade(&mut self) -> Result<(), Error> {
+        if let Some(View::Atomic { .. }) = self.view {
+            return Err(ATOMIC_HAS_NO_SHARES);
+        }
+        let (result, is_shared) = self.keep.instance().downgrade_guard(self.lock, self.number);
+        if is_shared {
+            self.mode = Mode::Shared;
+        }
+        match result.status {
+            Status::Success => {
+                self.view = result.view;
+                Ok(())
+            }
+            Status::Invalid => Err(Error::Lost), // an earlier call has learnt that the hold is lost
+            status => Err(Error::of_holder(status)),
+        }
+    }
 }
 
 impl Hold<Arc<Reference>> {
@@ -236,6 +257,22 @@ impl Guard<'_> {
         self.0.extend(lease)
     }
 
+    /// Makes the exclusive hold of a read-write or fair lock a shared one, without a moment at which
+    /// another client could get the lock exclusively. Readers come in as the lock's rules let them;
+    /// a writer waits on. The hold goes on: its lease, renewal and generation stay as they are, and
+    /// its [token](Self::token) becomes that of the readers. A hold that is shared stays so.
+    ///
+    /// # Errors
+    /// `Lost`, `Invalid` (an atomic lock has no shares), `NotReady`: as for `extend`, and the hold
+    /// keeps its [mode](Self::mode). `Disconnected`: the answer was lost, so the hold counts as
+    /// shared; the next operation with the guard, this one or another, asks the primary again.
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most.
+    pub fn downgrade(&mut self) -> Result<(), Error> {
+        self.0.downgrade()
+    }
+
     /// Checks whether the lock is still held.
     ///
     /// For a hold without a lease, or with one without end, the result is what this client knows:
@@ -316,6 +353,17 @@ impl OwnedGuard {
     /// As `Guard::extend`.
     pub fn extend(&mut self, lease: Duration) -> Result<(), Error> {
         self.0.extend(lease)
+    }
+
+    /// As [`Guard::downgrade`].
+    ///
+    /// # Errors
+    /// As `Guard::downgrade`.
+    ///
+    /// # Latency
+    /// As `Guard::downgrade`.
+    pub fn downgrade(&mut self) -> Result<(), Error> {
+        self.0.downgrade()
     }
 
     /// As [`Guard::check`].

@@ -63,6 +63,21 @@ bugs! {
     EndUncounted =
         "end-uncounted",
         "the arbiter counts the end of an exclusive hold";
+    DowngradeUncounted =
+        "downgrade-uncounted",
+        "a downgrade counts the end of the exclusive hold";
+    DowngradeInTwo =
+        "downgrade-in-two",
+        "a downgrade is one change of the word";
+    DowngradedUnopened =
+        "downgraded-unopened",
+        "an exclusive ticket of a fair lock that was made a share is awaited by the next writer";
+    DowngradeUnnoted =
+        "downgrade-unnoted",
+        "the arbiter writes the share of a downgrade into the client's ledger";
+    DowngradeUnclaimed =
+        "downgrade-unclaimed",
+        "a client that has asked for a downgrade claims a share at a successor";
     EndCountedLate =
         "end-counted-late",
         "a client counts the end of its exclusive hold before it frees the word";

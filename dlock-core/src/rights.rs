@@ -88,6 +88,7 @@ impl Right {
             | Request::TakeTicket { mode, .. }
             | Request::Steal { mode, .. } => Some(Self::to_lock(mode)),
             Request::Extend { mode, lease, .. } => (!lease.is_none()).then(|| Self::to_lock(mode)),
+            Request::Downgrade { .. } => Some(Self::LockShared),
             Request::Cancel { .. }
             | Request::Release { .. }
             | Request::Wake { .. }

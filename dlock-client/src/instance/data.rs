@@ -79,6 +79,18 @@ impl Instance {
         self.single(lock, Op::Extend { mode, lease: Lease::secs(expire_s) })
     }
 
+    /// Makes the exclusive hold a share, without a moment at which the client has neither.
+    ///
+    /// # Errors
+    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid` (not held, entered more than once, or an
+    /// atomic lock), `Fail` (the lock was lost), `NotReady`, `BadResponse`: it may be a share.
+    ///
+    /// # Latency
+    /// One round trip; 5 s at most.
+    pub fn downgrade(&self, lock: LockId) -> OpResult {
+        self.single(lock, Op::Downgrade)
+    }
+
     #[inline(always)]
     fn single(&self, lock: LockId, op: Op) -> OpResult {
         if let Err(status) = self.admit() {
@@ -196,6 +208,7 @@ fn needed(op: Op) -> Right {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => {
             Right::to_lock(mode)
         }
+        Op::Downgrade => Right::LockShared,
         Op::Unlock => Right::Get, // a release is never denied
     }
 }

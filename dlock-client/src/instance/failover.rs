@@ -388,7 +388,7 @@ impl Instance {
                 continue;
             };
             let Some(entry) = guard.as_ref().map(|held| &held.entry) else { continue };
-            match entry.is_unconfirmed() && entry.state().is_held() {
+            match entry.is_to_be_confirmed() {
                 true => claimed.push((lock, lock_slot, guard)),
                 false => doubted.push(lock),
             }

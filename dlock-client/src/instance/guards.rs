@@ -268,6 +268,19 @@ impl Instance {
         }
     }
 
+    /// [`downgrade`](Self::downgrade) for the guard with this hold number; `AlreadyUnlocked` if its
+    /// hold was lost. Returns also whether the hold is a share now, or may be one.
+    pub(crate) fn downgrade_guard(&self, lock: LockId, hold: u64) -> (OpResult, bool) {
+        match self.of_guard(lock, hold) {
+            Ok((lock_slot, mut guard, limit)) => {
+                let result = self.run(lock_slot, &mut guard, Op::Downgrade, &limit);
+                let state = guard.as_ref().map(|held| held.entry.state());
+                (result, state == Some(EntryState::SharedLocked))
+            }
+            Err(status) => (code(self.left_or(status)), false),
+        }
+    }
+
     /// What this client knows of the hold with this number, and of its session. It sends no
     /// message.
     ///

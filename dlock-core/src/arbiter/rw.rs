@@ -263,6 +263,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         }
         Request::Extend { mode, lease, .. } => extend(ctx, state, from, mode, lease),
         Request::Wake { .. } | Request::Abandon { .. } => {}
+        Request::Downgrade { stamp, .. } => downgrade(ctx, state, from, stamp),
         Request::Resolve { .. } => resolve(ctx, state, from),
         Request::Confirm { mode, .. } => confirm(ctx, state, from, mode),
         _ => ctx.denied(from, Status::Invalid),
@@ -322,6 +323,54 @@ fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
         (word.client() == client.get()).then(|| word.with_client(0).into_bits())
     })
     .is_some()
+}
+
+/// Makes the client's exclusive hold a share, by one change of the word, and writes the share into
+/// its ledger: the client waits for the answer, so no one else writes the entry now. Nothing of
+/// this arbiter comes between the word and the ledger.
+fn downgrade(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, stamp: u32) {
+    let share = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(stamp);
+    if !planted::is(Bug::DowngradeUncounted) {
+        counts_end(ctx, from.client);
+    }
+    let joins = |word: RwWord| Some(word.with_rcount(word.rcount().checked_add(1)?));
+    let word = match planted::is(Bug::DowngradeInTwo) && end_exclusive(ctx, from.client) {
+        true => {
+            advance(ctx, state);
+            ctx.update(|seen| joins(RwWord::from_bits(seen)).map(RwWord::into_bits))
+        }
+        false => ctx.update(|seen| {
+            let word = RwWord::from_bits(seen);
+            let owns = word.client() == from.client.get();
+            joins(word.with_client(0)).filter(|_| owns).map(RwWord::into_bits)
+        }),
+    };
+    let is_proxied = ctx.is_proxied(from.client);
+    let mut until = ctx.now.tick();
+    match state.rw.leased.get_mut(&from.client) {
+        Some(hold) => (hold.mode, until) = (Mode::Shared, hold.until),
+        None if word.is_none() => {}
+        None => {
+            if is_proxied {
+                state.rw.shares.insert(from.client);
+            }
+            if !planted::is(Bug::DowngradeUnnoted) {
+                ctx.mem.set_ledger(from.client, from.handle, share);
+            }
+        }
+    }
+    // an earlier request may have done it, and its answer was lost
+    let has_share = word.is_some()
+        || state.rw.leased.contains_key(&from.client)
+        || match is_proxied {
+            true => state.rw.shares.contains(&from.client),
+            false => ctx.ledger(from.client, from.handle) == share,
+        };
+    if !has_share {
+        return ctx.denied(from, Status::Fail);
+    }
+    let word = word.unwrap_or_else(|| ctx.read());
+    ctx.granted(from, Mode::Shared, word, until, None);
 }
 
 fn take_one_reader_off(ctx: &mut Ctx<'_>) {

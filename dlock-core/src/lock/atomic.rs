@@ -67,6 +67,7 @@ pub(super) fn first(op: Op, e: &LockEntry, now: &Now) -> Option<(At, WordOp)> {
             (At::Extending { later }, e.word, later)
         }
         Op::Unlock if is_arbiters(e) => return None,
+        Op::Downgrade => return None, // `begin` has refused it
         Op::Unlock => (At::Releasing, e.word, 0),
     };
     Some((at, WordOp::Cas { addr: e.w0(), expect, swap }))

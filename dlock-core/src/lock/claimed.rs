@@ -15,6 +15,7 @@ use super::validity::NO_CLOCK;
 use super::{Doubt, EntryState, LockEntry, Machine, Op, OpResult, Phase, Step, View};
 use crate::clock::{Deadline, Lease, Now, NS};
 use crate::ids::{ClientId, Epoch};
+use crate::memory::words::RwWord;
 use crate::planted::{self, Bug};
 use crate::token::Token;
 use crate::wire::control::{Claim, HeldClaim, LockGrant, Place};
@@ -48,7 +49,8 @@ impl LockEntry {
     /// Whether the token of the hold counts at a successor: no other client can have got the lock
     /// since.
     fn keeps_token(&self, now: Now) -> bool {
-        let is_sure = self.doubt != Doubt::Release && self.surely_has(now);
+        let may_be_another = matches!(self.doubt, Doubt::Release | Doubt::Downgrade);
+        let is_sure = !may_be_another && self.surely_has(now);
         is_sure || planted::is(Bug::DoubtfulTokenClaimed)
     }
 
@@ -58,8 +60,9 @@ impl LockEntry {
     fn claimed_mode(&self) -> Option<Mode> {
         use EntryState as S;
         match self.state {
-            _ if !matches!(self.doubt, Doubt::None | Doubt::Claimed { .. } | Doubt::Release) => {
-                None
+            _ if matches!(self.doubt, Doubt::Acquire | Doubt::Lost | Doubt::Left) => None,
+            _ if self.is_downgrading() && planted::is(Bug::DowngradeUnclaimed) => {
+                Some(Mode::Exclusive)
             }
             S::ExclusiveLocked | S::ExclusiveTicketed => Some(Mode::Exclusive),
             S::SharedLocked | S::SharedTicketed => Some(Mode::Shared),
@@ -126,7 +129,7 @@ impl LockEntry {
             self.lease.time = new.time.deadline_of_rest(left_ns);
         }
         match &mut self.doubt {
-            doubt @ Doubt::None => *doubt = Doubt::Claimed { may_be_lost },
+            doubt @ (Doubt::None | Doubt::Downgrade) => *doubt = Doubt::Claimed { may_be_lost },
             Doubt::Claimed { may_be_lost: before } => *before |= may_be_lost,
             _ => {} // the doubt is undone anyway
         }
@@ -169,6 +172,7 @@ impl LockEntry {
         let handle = self.handle;
         match (self.doubt, self.claimed_mode()) {
             (Doubt::Claimed { .. }, Some(mode)) => Request::Confirm { handle, mode },
+            (Doubt::Downgrade, _) => self.downgrades(),
             _ => Request::Resolve { handle },
         }
     }
@@ -176,7 +180,7 @@ impl LockEntry {
     /// Asks what a successor makes of a claimed hold, without a call of the program; `None` if the
     /// entry has no such hold.
     pub(crate) fn confirm(&self, now: Now) -> Option<(Machine, Step)> {
-        let mode = self.claimed_mode().filter(|_| self.is_unconfirmed() && self.state.is_held())?;
+        let mode = self.claimed_mode().filter(|_| self.is_to_be_confirmed())?;
         let ask = Op::Extend { mode, lease: Lease::NONE };
         let machine = Machine { is_confirm: true, ..Machine::new(ask, Phase::Resolving, now) };
         Some((machine, Step::Request(self.settles_doubt())))
@@ -190,6 +194,11 @@ impl LockEntry {
     /// Whether the client still has to ask the successor what it makes of a claim.
     pub fn is_unconfirmed(&self) -> bool {
         matches!(self.doubt, Doubt::Claimed { .. })
+    }
+
+    /// Whether the library asks what became of the hold, without a call of the program.
+    pub fn is_to_be_confirmed(&self) -> bool {
+        self.state.is_held() && (self.is_unconfirmed() || self.is_downgrading())
     }
 
     /// The successor has confirmed the claimed hold.
@@ -208,8 +217,14 @@ impl LockEntry {
             View::Atomic { time_out, .. } | View::Fair { time_out, .. } => {
                 *time_out = shown;
             }
-            View::Rw { time_out, is_leased: true, .. } => *time_out = shown,
-            View::Rw { .. } => {}
+            View::Rw { time_out, is_leased, client_id, rcount } => {
+                if *is_leased {
+                    *time_out = shown;
+                }
+                if self.state == EntryState::SharedLocked {
+                    (*client_id, *rcount) = (0, RwWord::from_bits(word).rcount());
+                }
+            }
         }
     }
 }
@@ -247,7 +262,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
             e.end(EntryState::Initialized);
             match m.op {
                 Op::TryLock { .. } | Op::Lock { .. } => m.start(e, now),
-                Op::Unlock | Op::Extend { .. } => Step::Done(OpResult::of(Status::Success)),
+                _ => Step::Done(OpResult::of(Status::Success)),
             }
         }
         _ => m.lose_track(e),
@@ -255,7 +270,7 @@ pub(super) fn confirmed(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: N
 }
 
 /// Begins the operation itself, now that nothing is in doubt.
-fn begin(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
+pub(super) fn begin(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     match e.decided(m.op, now) {
         Some(local) => Step::Done(local),
         None => m.start(e, now),

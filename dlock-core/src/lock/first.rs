@@ -108,7 +108,7 @@ impl LockEntry {
                 self.refs == 0 && !lease.is_none()
             }
             Op::Unlock => self.refs == 1,
-            Op::Extend { .. } => false,
+            Op::Extend { .. } | Op::Downgrade => false,
         };
         let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
         fits && is_settled && !now.is_past_horizon()

@@ -8,7 +8,8 @@
 
 use super::tries::Tries;
 use super::{
-    atomic, claimed, fair, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult, Step, View,
+    atomic, claimed, downgrade, fair, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult,
+    Step, View,
 };
 use crate::clock::{Lease, Now};
 use crate::memory::word_op::{Outcome, Values};
@@ -50,6 +51,8 @@ pub(super) enum Phase {
     Atomic(atomic::At),
     Rw(rw::At),
     Fair(fair::At),
+    /// The client has asked for a downgrade.
+    Downgrading,
     /// Queued at the arbiter.
     Wait,
     /// A request without a reply was sent; the operation ends with this result.
@@ -96,6 +99,11 @@ impl Machine {
                 _ => Mode::Exclusive,
             };
             (self.is_partial, self.op) = (true, Op::Extend { mode, lease: Lease::NONE });
+        }
+        if matches!(self.op, Op::Downgrade) {
+            if let Some(step) = downgrade::start(self, e) {
+                return step;
+            }
         }
         match e.lock_type {
             LockType::Atomic => atomic::start(self, e),
@@ -180,6 +188,9 @@ impl Machine {
         if matches!(self.phase, Phase::Resolving) {
             return self.resolved(e, reply, now);
         }
+        if matches!(self.phase, Phase::Downgrading) {
+            return downgrade::reply(self, e, reply, now);
+        }
         match e.lock_type {
             LockType::Atomic => atomic::reply(self, e, reply, now),
             LockType::Rw => rw::reply(self, e, reply, now),
@@ -212,6 +223,9 @@ impl Machine {
         if e.is_unconfirmed() {
             return claimed::confirmed(self, e, reply, now);
         }
+        if e.is_downgrading() {
+            return downgrade::reply(self, e, reply, now);
+        }
         if !matches!(reply, Reply::Done { .. }) {
             return self.lose_track(e);
         }
@@ -222,7 +236,9 @@ impl Machine {
             Op::Unlock if doubt == Doubt::Release => {
                 Step::Done(e.released(View::zero(e.lock_type)))
             }
-            Op::Unlock | Op::Extend { .. } => Step::Done(OpResult::of(Status::Fail)),
+            Op::Unlock | Op::Extend { .. } | Op::Downgrade => {
+                Step::Done(OpResult::of(Status::Fail))
+            }
             Op::TryLock { .. } | Op::Lock { .. } => self.start(e, now),
         }
     }
@@ -246,7 +262,7 @@ impl Machine {
                     }
                 }
                 Op::Unlock => e.doubt = Doubt::Release,
-                Op::Extend { .. } => {}
+                Op::Extend { .. } | Op::Downgrade => {}
             }
         }
         Step::Done(OpResult::of(Status::BadResponse))
@@ -256,6 +272,9 @@ impl Machine {
     pub(super) fn refused(&mut self, e: &mut LockEntry, status: Status) -> Step {
         if matches!(self.op, Op::Unlock) {
             e.end_is_wanted();
+        }
+        if matches!(self.phase, Phase::Downgrading) {
+            return downgrade::refused(self, e, status);
         }
         // these statuses do not tell what became of the hold: the client may come back to it
         let is_untold = matches!(status, Status::NotReady | Status::ClientRemoved);
@@ -288,6 +307,7 @@ impl Machine {
         match self.op {
             Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,
             Op::Unlock => Mode::Exclusive,
+            Op::Downgrade => Mode::Shared,
         }
     }
 

@@ -21,6 +21,7 @@
 mod atomic;
 mod claimed;
 mod contended;
+mod downgrade;
 mod fair;
 mod first;
 mod heard;
@@ -86,6 +87,9 @@ pub enum Op {
         /// The new lease; it begins now.
         lease: Lease,
     },
+    /// Make the client's exclusive hold a share, without a moment at which it has neither. A share
+    /// stays one.
+    Downgrade,
 }
 
 impl Op {
@@ -105,7 +109,7 @@ impl Op {
     pub(crate) fn lease(self) -> Lease {
         match self {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. } => lease,
-            Op::Unlock => Lease::NONE,
+            Op::Unlock | Op::Downgrade => Lease::NONE,
         }
     }
 }
@@ -164,6 +168,9 @@ enum Doubt {
     Claimed {
         may_be_lost: bool,
     },
+    /// The client has asked the arbiter to make its exclusive hold a share: it has the one or the
+    /// other, and counts on the share.
+    Downgrade,
     /// The hold did not survive its primary; the caller's next operation on the lock returns
     /// `Fail`.
     Lost,
@@ -369,7 +376,8 @@ impl LockEntry {
     /// The fencing token of the hold; `None` if the client does not hold the lock, or did not ask
     /// for tokens when it got the lock.
     pub fn token(&self) -> Option<Token> {
-        self.token.some().filter(|_| self.desc.tokens && self.state.is_held())
+        let is_known = self.desc.tokens && self.state.is_held() && !self.is_downgrading();
+        self.token.some().filter(|_| is_known)
     }
     /// How many acquires of this hold are not released yet (re-entry); 0: not held.
     pub fn refs(&self) -> u32 {
@@ -513,6 +521,12 @@ impl LockEntry {
                     return code(Status::Invalid);
                 }
                 None
+            }
+            Op::Downgrade => {
+                let is_shared = self.state == S::SharedLocked;
+                let may = is_shared || self.refs == 1 || self.doubt == Doubt::Lost;
+                let may = may && held && self.lock_type != LockType::Atomic;
+                (!may).then(|| OpResult::of(Status::Invalid))
             }
         }
     }

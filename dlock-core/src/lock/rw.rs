@@ -149,7 +149,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry) -> Step {
         return start_leased(m, e);
     }
     if !matches!(m.op, Op::Unlock) {
-        return m.done(Status::Invalid); // `begin` has refused it
+        return m.done(Status::Invalid); // `begin` has refused it, or `downgrade` begins it
     }
     let (handle, mode) = (e.handle, Mode::Exclusive);
     ask(m, Request::Release { handle, mode, ticket: None })
@@ -173,6 +173,7 @@ fn start_leased(m: &mut Machine, e: &mut LockEntry) -> Step {
         Op::TryLock { mode, lease } | Op::Lock { mode, lease } | Op::Extend { mode, lease } => {
             ask(m, Request::Extend { handle, mode, ticket: None, lease })
         }
+        Op::Downgrade => m.done(Status::Invalid), // `downgrade` begins it
     }
 }
 

@@ -198,7 +198,7 @@ impl LockEntry {
     /// while the claim of the hold is not confirmed: a successor has taken it, and keeps it unless
     /// another claim is in the way.
     pub fn is_surely_held(&self, now: Now) -> bool {
-        let is_known = matches!(self.doubt, Doubt::None | Doubt::Claimed { .. });
+        let is_known = matches!(self.doubt, Doubt::None | Doubt::Claimed { .. } | Doubt::Downgrade);
         is_known && self.state.is_held() && self.surely_has(now)
     }
 
@@ -281,7 +281,7 @@ impl LockEntry {
     fn rests_on_session(&self, op: Op) -> bool {
         let takes = match op {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
-            Op::Unlock | Op::Extend { .. } => false,
+            Op::Unlock | Op::Extend { .. } | Op::Downgrade => false,
         };
         takes && self.is_on_word() && self.refs > 0
     }

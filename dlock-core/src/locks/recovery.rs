@@ -114,7 +114,8 @@ impl Locks {
         let Settled { word, fence, entries } = settle(lock.lock_type, claims, fence);
         mem.set(WordAddr::new(slot, Word::W0), word);
         mem.set(WordAddr::new(slot, Word::Fence), fence);
-        let granted = entries.len().max(usize::from(word != 0));
+        let is_named = lock.lock_type != LockType::Fair && word != 0;
+        let granted = entries.len().max(usize::from(is_named));
         for (client, entry, ticket) in entries {
             let known = self.registry.clients.get(client);
             let Some(handle) = known.and_then(|known| known.handle_of(slot)) else { continue };

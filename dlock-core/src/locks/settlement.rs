@@ -11,7 +11,7 @@
 //! deadlines, because a claim may have been under way for long. Shares of readers are added up.
 //!
 //! *Fair locks*: holders are at the head of the queue; the others follow in the order of their
-//! tickets, and all get new numbers from 0. The order of tickets is given by the incarnation at
+//! tickets, and all get new numbers from the start of a lap. The order of tickets is given by the incarnation at
 //! which they were taken, the lap there, and the sum of both numbers, which grows with each ticket
 //! of a lap.
 
@@ -132,7 +132,7 @@ fn fair(claims: &[Claimed], is_true: &dyn Fn(&Claimed) -> bool, lap: u64) -> Set
     all.sort_unstable_by_key(|(claim, Place { epoch, ticket })| {
         (!claim.is_held, *epoch, ticket.lap, ticket.order(), claim.client)
     });
-    let mut taken = TakenWord::new();
+    let mut taken = TakenWord::START;
     let mut entries = Vec::with_capacity(all.len());
     for (claim, _) in all {
         let ticket = taken.next(lap);
@@ -276,8 +276,8 @@ mod tests {
         ];
         let fair = settled(LockType::Fair, &claims);
         let tickets: Vec<_> = (1..5).map(|n| ticket(&fair, n).unwrap()).collect();
-        assert_eq!(tickets, [(0, 0), (1, 0), (2, 0), (2, 1)]);
-        assert_eq!(taken(&fair), (3, 1));
+        assert_eq!(tickets, [(0, 1), (1, 1), (2, 1), (2, 2)]);
+        assert_eq!(taken(&fair), (3, 2));
         assert!(fair.entries.iter().all(|e| e.2.is_some_and(|(_, ticket, _)| ticket.lap == 8)));
         let hold = fair.entries.iter().find(|e| e.0 == id(1)).unwrap().1;
         assert_eq!((hold.claims(), hold.deadline()), (Some(X), Deadline::at_s(109)));
@@ -293,7 +293,7 @@ mod tests {
         let fair = settled(LockType::Fair, &claims);
         assert_eq!(
             [1, 2, 3, 4].map(|n| ticket(&fair, n)),
-            [None, Some((0, 0)), None, Some((1, 0))]
+            [None, Some((0, 1)), None, Some((1, 1))]
         );
     }
 
@@ -304,10 +304,10 @@ mod tests {
         for (of_writer, of_reader) in [(9, 3), (3, 9)] {
             let fair = settled(LockType::Fair, &[hold(1, X, of_writer), hold(2, S, of_reader)]);
             let is_writers = of_writer > of_reader;
-            let first = Some((0, 0));
+            let first = Some((0, 1));
             let expected = if is_writers { [first, None] } else { [None, first] };
             assert_eq!([1, 2].map(|n| ticket(&fair, n)), expected);
-            assert_eq!(taken(&fair), if is_writers { (1, 0) } else { (0, 1) });
+            assert_eq!(taken(&fair), if is_writers { (1, 1) } else { (0, 2) });
         }
     }
 
@@ -322,8 +322,8 @@ mod tests {
         ];
         let fair = settled(LockType::Fair, &claims);
         let tickets = [1, 2, 3, 4, 5].map(|n| ticket(&fair, n));
-        assert_eq!(tickets, [Some((0, 0)), Some((0, 1)), Some((0, 2)), Some((0, 3)), None]);
-        assert_eq!(taken(&fair), (1, 3));
+        assert_eq!(tickets, [Some((0, 1)), Some((0, 2)), Some((0, 3)), Some((0, 4)), None]);
+        assert_eq!(taken(&fair), (1, 4));
     }
 
     /// Who had not asked its primary yet has a number of the one before.

@@ -17,6 +17,7 @@ use crate::clock::Deadline;
 #[cfg(not(feature = "planted-bugs"))]
 use crate::limits::FAIR_DIVERT;
 use crate::limits::FAIR_READERS_MAX;
+use crate::planted::{self, Bug};
 use crate::wire::message::Mode;
 
 /// The word of an atomic lock. Zero: free.
@@ -76,6 +77,9 @@ pub struct TakenWord {
 }
 
 impl TakenWord {
+    /// The word of a lap of which no ticket is taken. Shared numbers start at 1, so that each
+    /// exclusive ticket can be [made a share](Ticket::downgraded).
+    pub const START: Self = Self::new().with_ms(1);
     /// The addend that takes an exclusive ticket.
     pub const TAKE_EXCLUSIVE: u64 = 1 << 32;
     /// The addend that takes a shared ticket.
@@ -127,6 +131,8 @@ pub struct TurnWord {
 }
 
 impl TurnWord {
+    /// The word of a lap of which no ticket is taken.
+    pub const START: Self = Self::new().with_ns(1);
     /// Whether it is the turn of this ticket, which must be of this word's lap.
     #[inline]
     pub fn serves(self, mode: Mode, ticket: Ticket) -> bool {
@@ -140,6 +146,16 @@ impl TurnWord {
     #[inline]
     pub fn is_past(self, ticket: Ticket) -> bool {
         self.nx() > ticket.tx
+    }
+    /// The word after the exclusive ticket at the head was [made a share](Ticket::downgraded): it is
+    /// done, and one share is open before the next exclusive ticket. `None`: a forged ticket.
+    #[must_use]
+    pub fn downgraded(self) -> Option<Self> {
+        let ns = match planted::is(Bug::DowngradedUnopened) {
+            true => self.ns(),
+            false => self.ns().checked_sub(1)?,
+        };
+        Some(self.done(Mode::Exclusive).with_ns(ns))
     }
     /// The word after the end of one more hold of this mode. The end of an exclusive hold wakes all
     /// clients that sleep on the word.
@@ -193,7 +209,8 @@ pub fn diverts_from() -> u32 {
     divert()
 }
 
-/// The four counters of a fair lock as the C API has them: the low 16 bits of each.
+/// The four counters of a fair lock as the C API has them: the low 16 bits of each. Shared numbers
+/// start at 0 here.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq, Hash)]
 pub struct FairView {
@@ -214,9 +231,10 @@ pub struct FairView {
 impl FairView {
     /// The view of these two words.
     pub fn of(taken: TakenWord, turn: TurnWord) -> Self {
-        let low = |lane: u32| lane as u16;
-        let view = Self::new().with_mx(low(taken.mx())).with_ms(low(taken.ms()));
-        view.with_nx(low(turn.nx())).with_ns(low(turn.ns()))
+        let exclusive = |lane: u32| lane as u16;
+        let shared = |lane: u32| lane.wrapping_sub(TakenWord::START.ms()) as u16;
+        let view = Self::new().with_mx(exclusive(taken.mx())).with_ms(shared(taken.ms()));
+        view.with_nx(exclusive(turn.nx())).with_ns(shared(turn.ns()))
     }
 }
 
@@ -233,6 +251,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The share that an exclusive ticket is made: the last one before all that are open. No other
+    /// ticket of the lap has the same numbers. `None`: no client has taken such a ticket.
+    pub fn downgraded(self) -> Option<Self> {
+        Some(Self { tx: self.tx.checked_add(1)?, ts: self.ts.checked_sub(1)?, ..self })
+    }
     /// The position of the ticket among those of its lap.
     pub fn order(self) -> u64 {
         u64::from(self.tx) + u64::from(self.ts)
@@ -409,8 +432,9 @@ mod tests {
 
     #[test]
     fn a_view_has_the_low_bits_of_each_lane() {
-        let taken = TakenWord::new().with_mx(0x1_0003).with_ms(0x2_0004);
-        let turn = TurnWord::new().with_told(true).with_nx(0x1_0001).with_ns(0x2_0002);
+        let taken = TakenWord::new().with_mx(0x1_0003).with_ms(0x2_0005);
+        let turn = TurnWord::new().with_told(true).with_nx(0x1_0001).with_ns(0x2_0003);
         assert_eq!(FairView::of(taken, turn).into_bits(), 0x0001_0002_0003_0004);
+        assert_eq!(FairView::of(TakenWord::START, TurnWord::START), FairView::new());
     }
 }

@@ -39,7 +39,8 @@ pub(super) fn says_held(op: Op, result: &OpResult) -> bool {
 
 /// Whether the caller held the lock before this operation, which at most lengthened the hold.
 pub(super) fn was_held(entry: &LockEntry, op: Op) -> bool {
-    (matches!(op, Op::Extend { .. }) || entry.refs() > 1) && !planted::is(Bug::ReentryUndone)
+    (matches!(op, Op::Extend { .. } | Op::Downgrade) || entry.refs() > 1)
+        && !planted::is(Bug::ReentryUndone)
 }
 
 /// Whether the entry is held.

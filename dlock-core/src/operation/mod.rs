@@ -563,5 +563,6 @@ fn mode_of(op: Op, entry: &LockEntry) -> Mode {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } | Op::Extend { mode, .. } => mode,
         Op::Unlock if entry.state() == EntryState::SharedLocked => Mode::Shared,
         Op::Unlock => Mode::Exclusive,
+        Op::Downgrade => Mode::Shared,
     }
 }

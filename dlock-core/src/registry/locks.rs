@@ -17,6 +17,7 @@ use super::ids::Ids;
 use super::{Clients, Tables};
 use crate::ids::{ClientId, Handle, LockId, Slot};
 use crate::memory::word_op::{Word, WordAddr};
+use crate::memory::words::{TakenWord, TurnWord};
 use crate::planted::{self, Bug};
 use crate::token::{fence_above, LEAP_MAX};
 use crate::wire::control::{LockDesc, LockGrant};
@@ -263,6 +264,10 @@ impl Locks {
         }
         let id = self.ids.pick(wished.map(|l| l.0), &desc.name)?;
         let (slot, _) = t.slots.give(t.mem, 0, self.fence_floor)?;
+        if desc.lock_type == LockType::Fair {
+            t.mem.set(WordAddr::new(slot, Word::W0), TakenWord::START.into_bits());
+            t.mem.set(WordAddr::new(slot, Word::W1), TurnWord::START.into_bits());
+        }
         self.ids.uses(id);
         let (id, name) = (LockId(id), Arc::from(desc.name.as_slice()));
         self.by_name.insert(Arc::clone(&name), id);

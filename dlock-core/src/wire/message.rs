@@ -179,6 +179,17 @@ pub enum Request {
         /// The operator's deadline that I know; 0: none.
         until: ServerTime,
     },
+    /// Make my exclusive hold of a read-write or fair lock a share, by one change of the word.
+    /// Answered by `Granted`, also if an earlier request of mine has done so, or by `Denied(Fail)`:
+    /// I hold the lock no more.
+    Downgrade {
+        /// The lock.
+        handle: Handle,
+        /// The stamp of the ledger entry that the primary writes for the share.
+        stamp: u32,
+        /// Fair locks: the ticket of the exclusive hold.
+        ticket: Option<Ticket>,
+    },
     /// Measure a message round trip, and read the server clock. Answered by `Pong`.
     Ping,
 }
@@ -199,7 +210,8 @@ impl Request {
             | Request::Resolve { handle }
             | Request::CountReaders { handle, .. }
             | Request::Confirm { handle, .. }
-            | Request::Listen { handle, .. } => Some(handle),
+            | Request::Listen { handle, .. }
+            | Request::Downgrade { handle, .. } => Some(handle),
             Request::Ping => None,
         }
     }

@@ -302,7 +302,7 @@ fn the_lanes_start_again_when_nothing_of_a_lap_can_take_effect() {
     w.memory.ledgers.remove(&id(1));
     let out = w.pass(NS / 2);
     assert!(is_done(&out, 2), "it takes one itself: {out:?}");
-    assert_eq!((w.taken(), w.turn()), (TakenWord::new(), TurnWord::new()));
+    assert_eq!((w.taken(), w.turn()), (TakenWord::START, TurnWord::START));
     assert!(w.memory.lap > 5 + u64::from(FAIR_DIVERT));
     assert!(w.memory.lap < 5 + 3 * u64::from(FAIR_DIVERT));
     assert!(is_denied(&w.release(1, X, last)), "it is of the lap before");

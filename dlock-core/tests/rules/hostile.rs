@@ -337,7 +337,7 @@ fn a_share_is_not_done_before_its_turn() {
         };
         assert!(!is_granted(&out, writer), "way {way}: {out:?}");
         assert!(w.pass(20).is_empty(), "way {way}");
-        assert_eq!(w.turn(reader).ns(), 0, "way {way}");
+        assert_eq!(w.turn(reader).ns(), TurnWord::START.ns(), "way {way}");
     }
 }
 
@@ -350,20 +350,20 @@ fn a_share_is_counted_once_however_it_is_disowned() {
     let ticket = w.take(writer, X, 600);
     w.wait(writer, X, Some(ticket));
     assert!(w.pass(5).is_empty(), "the reader is inside");
-    assert_eq!(w.turn(reader).ns(), 1, "the other share is counted as done");
+    assert_eq!(w.turn(reader).ns(), 2, "the other share is counted as done");
     let told = w.turn(thief);
     assert_eq!(w.pass_on(thief, told, S), Err(Status::Invalid));
     assert_eq!(w.pass_on(thief, told.with_told(false), S), Err(Status::Invalid));
     w.resolve(thief);
     w.fence(thief);
-    assert_eq!(w.turn(reader).ns(), 1);
+    assert_eq!(w.turn(reader).ns(), 2);
     assert!(is_granted(&w.release(reader, S, Some(held)), writer));
 }
 
 #[test]
 fn a_turn_is_passed_on_by_the_mode_and_number_of_its_ticket_alone() {
     let (mut w, [a, b]) = World::peers(LockType::Fair);
-    let first = TurnWord::new();
+    let first = TurnWord::START;
     w.take(a, S, 600);
     assert_eq!(w.pass_on(a, first, X), Err(Status::Invalid), "it has a share");
     assert_eq!(w.pass_on(b, first, S), Err(Status::Invalid), "it has none");
@@ -443,7 +443,7 @@ fn held<const N: usize>(w: &mut World, holder: Peer, others: [Peer; N]) -> [Opti
 
 /// The ticket with which `held` has taken a fair lock.
 fn first(w: &World) -> Option<Ticket> {
-    (w.lock_type == LockType::Fair).then_some(Ticket::default())
+    (w.lock_type == LockType::Fair).then_some(TakenWord::START.next(0))
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod arbiter;
 mod awaited;
 mod counting;
 mod discontinuity;
+mod downgrade;
 mod executed;
 mod fair;
 mod fenced;

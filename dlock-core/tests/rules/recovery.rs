@@ -9,7 +9,7 @@ use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Seq};
 use dlock_core::lock::{Begin, EntryState, LockEntry, Machine, Op, Step};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
-use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
+use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord, TakenWord};
 use dlock_core::session::Binding;
 use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc,
@@ -369,7 +369,11 @@ fn of_holds_that_exclude_each_other_the_later_one_goes_on_and_the_other_is_told(
             let mut w = World::new(10);
             let [mut a, mut b] = [5, 6].map(|id| w.side(id, FabricKind::Shm, lock_type));
             assert_eq!(w.operate(&mut a, try_lock(X)), Status::Success);
-            w.memory.set(WordAddr::new(a.entry.slot(), Word::W0), 0);
+            let free = match lock_type {
+                LockType::Fair => TakenWord::START.into_bits(),
+                LockType::Atomic | LockType::Rw => 0,
+            };
+            w.memory.set(WordAddr::new(a.entry.slot(), Word::W0), free);
             let (handle, value) = (a.entry.handle(), LedgerEntry::new());
             w.memory.set_ledger(a.id, handle, value);
             PASSED_NS.set(NS / 2);

@@ -8,7 +8,7 @@ use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::{Epoch, Seq};
 use dlock_core::lock::{LockEntry, Op};
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
-use dlock_core::memory::words::{LedgerEntry, TakenWord, Ticket};
+use dlock_core::memory::words::{LedgerEntry, TakenWord};
 use dlock_core::operation::{Bounds, Effect, Operation, Started};
 use dlock_core::primary::Event;
 use dlock_core::rights::{Right, Rule};
@@ -73,7 +73,7 @@ fn a_ledger_write_of_what_was_granted_needs_no_right() {
         .then(WordOp::ReadPair { addr: WordAddr::new(lock.slot, Word::W1) });
     let values = site.execute(peer, &take);
     let lap = *values.as_slice().last().expect("the pair");
-    let ticket = Some(Ticket { lap, tx: 0, ts: 0 });
+    let ticket = Some(TakenWord::START.next(lap));
     let wait = Request::Wait { handle, mode, lease: Lease::secs(9), wait: WaitNumber(1), ticket };
     site.command(peer.id, Seq(7), wait);
     let Some(Reply::Granted { deadline, .. }) =

@@ -279,6 +279,10 @@ impl World {
                 let ticket = tape.flip().then_some(ticket);
                 Request::Extend { handle, mode, ticket, lease: tape.lease() }
             }
+            9 if wait.0 == 3 => {
+                let ticket = tape.flip().then_some(ticket);
+                Request::Downgrade { handle, stamp: tape.u32(), ticket }
+            }
             9 => Request::Steal { handle, mode, lease: tape.lease() },
             10 if wait.0 == 3 => Request::Confirm { handle, mode },
             10 if wait.0 == 2 => {

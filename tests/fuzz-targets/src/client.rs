@@ -319,6 +319,7 @@ fn op(tape: &mut Tape<'_>) -> Op {
         0 | 1 => Op::TryLock { mode, lease: tape.lease() },
         2 => Op::Lock { mode, lease: tape.lease() },
         3 => Op::Unlock,
+        _ if mode == Mode::Shared && tape.flip() => Op::Downgrade,
         _ => Op::Extend { mode, lease: tape.lease() },
     }
 }

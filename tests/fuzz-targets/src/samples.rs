@@ -183,6 +183,7 @@ fn data() -> Vec<Frame> {
         Q::CountReaders { handle, mode, ticket: Some(ticket) },
         Q::Confirm { handle, mode },
         Q::Listen { handle, knows: true, until: ServerTime(9) },
+        Q::Downgrade { handle, stamp: 6, ticket: Some(ticket) },
         Q::Ping,
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));

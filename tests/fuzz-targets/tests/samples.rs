@@ -110,6 +110,7 @@ fn request(request: &Q) -> usize {
         Q::CountReaders { .. } => 11,
         Q::Confirm { .. } => 12,
         Q::Listen { .. } => 13,
+        Q::Downgrade { .. } => 14,
     }
 }
 

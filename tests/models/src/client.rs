@@ -468,7 +468,7 @@ impl State {
         let mut again = match op {
             Op::Unlock => result.status == Status::BadResponse,
             Op::Lock { .. } => is_cut_off,
-            Op::TryLock { .. } | Op::Extend { .. } => false,
+            Op::TryLock { .. } | Op::Extend { .. } | Op::Downgrade => false,
         };
         if op == Op::Unlock && is_cut_off && around.setup.unheard {
             c.entry.release_unheard(result.status, now);
@@ -483,7 +483,7 @@ impl State {
         let (mode, lease) = match op {
             Op::TryLock { mode, lease } | Op::Lock { mode, lease } => (mode, lease),
             Op::Extend { mode, lease } => (mode, lease),
-            Op::Unlock => return,
+            Op::Unlock | Op::Downgrade => return,
         };
         match result.status {
             Status::Success | Status::AlreadyLocked if c.entry.refs() > 0 => {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The lap of a fair lock: when its lanes (the two ticket counters) start again at 0.
+//! The lap of a fair lock: when its lanes (the two ticket counters) start again.
 //!
 //! ```text
-//!   a lane is high ─▶ TakeTicket ─▶ held back ─ the lock is idle, no entry ─▶ w1 := 0,
-//!                                       │               fence raised, w0 := 0 ─▶ Done
+//!   a lane is high ─▶ TakeTicket ─▶ held back ─ the lock is idle, no entry ─▶ w1 := START,
+//!                                       │           fence raised, w0 := START ─▶ Done
 //!                                       └ for too long ─▶ a ticket from the arbiter
 //! ```
 //! A release that takes effect late expects a word that cannot come again within a lap. So a new
@@ -102,7 +102,7 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
     if !view.is_idle(turn) || !state.queue.is_empty() || !is_free {
         return state.fair.next_look(ctx.now).into_iter().for_each(|at| ctx.wake_at(at));
     }
-    if !swap(ctx, turn, TurnWord::new()) {
+    if !swap(ctx, turn, TurnWord::START) {
         let soon = ctx.now.plus_ns(1);
         return ctx.wake_at(soon);
     }
@@ -126,7 +126,7 @@ pub(super) fn has_restarted(ctx: &mut Ctx<'_>, state: &mut LockState) -> bool {
     let w0 = addr_of(ctx, Word::W0);
     for _ in 0..ROUNDS_MAX {
         let seen = ctx.mem.read(w0);
-        if ctx.mem.cas(w0, seen, 0) == seen {
+        if ctx.mem.cas(w0, seen, TakenWord::START.into_bits()) == seen {
             let held_back = std::mem::take(&mut state.fair.held_back);
             state.fair = FairState { held_back, ..FairState::default() };
             return true;

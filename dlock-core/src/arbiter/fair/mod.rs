@@ -26,7 +26,7 @@ use crate::ids::{ClientId, Slot};
 use crate::limits::CLIENTS_MAX;
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
-use crate::memory::words::{FairView, TakenWord, Ticket, TurnWord};
+use crate::memory::words::{FairView, TakenWord, Ticket, TurnWord, STAMP_MAX};
 use crate::planted::{self, Bug};
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
@@ -76,6 +76,10 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         Request::Extend { mode, ticket: Some(ticket), lease, .. } => {
             advance(ctx, state);
             extend(ctx, state, from, (mode, ticket), lease);
+        }
+        Request::Downgrade { stamp, ticket: Some(ticket), .. } => {
+            advance(ctx, state);
+            downgrade(ctx, state, from, stamp, ticket);
         }
         Request::Resolve { .. } => {
             forget_client(state, from.client);
@@ -258,6 +262,36 @@ fn extend(
         _ => old.max(ctx.now.deadline(lease)),
     };
     grant(ctx, state, from, (mode, ticket), entry, deadline);
+}
+
+/// Makes a client's exclusive hold a share, by one change of the word, and writes the claim of the
+/// share into its ledger: the client waits for the answer, so no one else writes the entry now.
+/// Nothing of this arbiter comes between the word and the ledger.
+fn downgrade(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, stamp: u32, ticket: Ticket) {
+    let Some(share) = ticket.downgraded() else { return ctx.denied(from, Status::Fail) };
+    let entry = ctx.ledger(from.client, from.handle);
+    let of_share = LedgerEntry::claim(Mode::Shared, stamp & STAMP_MAX);
+    let of_share = of_share.with_deadline(entry.deadline());
+    let may = |ctx: &mut Ctx<'_>, of: (Mode, Ticket)| {
+        entry.claims() == Some(of.0) && may_have(ctx, &state.fair, from, of)
+    };
+    let is_changed = may(ctx, (Mode::Exclusive, ticket))
+        && change(ctx, |turn| turn.downgraded().filter(|_| turn.serves(Mode::Exclusive, ticket)));
+    // an earlier request has done it, and its answer was lost
+    let is_done =
+        entry == of_share && may(ctx, (Mode::Shared, share)) && state::turn(ctx).nx() == share.tx;
+    if !is_changed && !is_done {
+        return ctx.denied(from, Status::Fail);
+    }
+    let granted = state.fair.granted_until(from.client, entry.stamp());
+    let deadline = granted.max(Some(entry.deadline())).unwrap_or_default();
+    if is_changed && !planted::is(Bug::DowngradeUnnoted) {
+        ctx.mem.set_ledger(from.client, from.handle, of_share);
+    }
+    if let Some(passed) = &mut state.fair.passed {
+        passed.live.insert(from.client); // the number may be below those that were counted as done
+    }
+    grant(ctx, state, from, (Mode::Shared, share), of_share, deadline);
 }
 
 /// The client has given its ticket up; its ledger says so.

@@ -18,7 +18,7 @@
 //!   its ledger had before that operation was posted. A later deadline counts if its write is known
 //!   to be complete while the earlier deadline surely runs. Otherwise the arbiter decides.
 //! * The ledger entry has a new stamp for each ticket. The entry is not *none* as long as anything
-//!   of a ticket can still take effect: the lanes (ticket counters) start again at 0 only when all
+//!   of a ticket can still take effect: the lanes (ticket counters) start again only when all
 //!   entries are *none*.
 //! * A word with `told` (a client sleeps at the arbiter) is changed by the arbiter alone.
 //! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
@@ -115,7 +115,7 @@ pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<At> {
             Some(At::Taking)
         }
         Op::Unlock if e.state.is_held() => release::passes(e, held_mode(e), false, *now),
-        Op::Unlock | Op::Extend { .. } => None,
+        Op::Unlock | Op::Extend { .. } | Op::Downgrade => None,
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn first(op: Op, e: &mut LockEntry, now: &Now) -> Option<At> {
 pub(super) fn first_chain(op: Op, e: &LockEntry) -> Chain {
     match op {
         Op::TryLock { mode, .. } | Op::Lock { mode, .. } => taking(e, mode),
-        Op::Unlock | Op::Extend { .. } => release::passing(e, held_mode(e)),
+        Op::Unlock | Op::Extend { .. } | Op::Downgrade => release::passing(e, held_mode(e)),
     }
 }
 
@@ -159,6 +159,7 @@ pub(super) fn start(m: &mut Machine, e: &mut LockEntry, now: Now) -> Step {
     use EntryState as S;
     match m.op {
         Op::Extend { mode, lease } => extend(m, e, mode, lease, now),
+        Op::Downgrade => extend(m, e, Mode::Shared, Lease::NONE, now),
         Op::Unlock => match e.state {
             S::ExclusiveTicketed => give_up(m, e, Mode::Exclusive),
             S::SharedTicketed => give_up(m, e, Mode::Shared),
@@ -581,6 +582,21 @@ impl LockEntry {
             self.fair.taken = TakenWord::from_bits(taken);
             self.fair.diverted = self.fair.taken.is_high();
         }
+    }
+
+    /// The arbiter has made the exclusive ticket a shared one. The ledger claims that until the same
+    /// deadline.
+    pub(super) fn has_share(
+        &mut self,
+        ticket: Option<Ticket>,
+        (word, deadline): (u64, Deadline),
+        now: Now,
+    ) {
+        self.fair.ticket = ticket.unwrap_or(self.fair.ticket);
+        self.fair.turn = TurnWord::from_bits(word);
+        self.token = Token::of_fair(Mode::Shared, self.fair.ticket);
+        self.goes_on(deadline, Lease::NONE, &now);
+        self.cache = word_view(self, Mode::Shared);
     }
 
     /// Takes over the place that a successor has given to the ticket, with a reset ledger entry.

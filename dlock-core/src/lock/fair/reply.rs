@@ -29,12 +29,12 @@ pub(in crate::lock) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, n
             e.claims_nothing();
             Step::Done(e.lost())
         }
-        (Op::Extend { mode, lease }, Reply::Granted { word, deadline, .. }) => {
+        (Op::Extend { .. } | Op::Downgrade, Reply::Granted { word, deadline, .. }) => {
             e.fair.turn = TurnWord::from_bits(word);
-            e.goes_on(deadline, lease, &now);
-            goes_on(m, e, mode)
+            e.goes_on(deadline, m.lease(), &now);
+            goes_on(m, e, m.mode())
         }
-        (Op::Extend { .. }, Reply::Denied { .. }) => {
+        (Op::Extend { .. } | Op::Downgrade, Reply::Denied { .. }) => {
             e.claims_nothing();
             Step::Done(e.lost_by(m))
         }

@@ -195,6 +195,11 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
         },
         12 => Request::Confirm { handle, mode: r.mode()? },
         13 => Request::Listen { handle, knows: r.bool("knows")?, until: ServerTime(r.u64()?) },
+        14 => Request::Downgrade {
+            handle,
+            stamp: r.u32()?,
+            ticket: r.option("ticket", Reader::ticket)?,
+        },
         _ => return Err(FrameError::Invalid("request")),
     })
 }
@@ -215,6 +220,7 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         Request::CountReaders { .. } => 11,
         Request::Confirm { .. } => 12,
         Request::Listen { .. } => 13,
+        Request::Downgrade { .. } => 14,
     };
     w.u8(tag);
     if let Some(handle) = request.handle() {
@@ -256,6 +262,10 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         Request::Listen { handle: _, knows, until } => {
             w.bool(knows);
             w.u64(until.0);
+        }
+        Request::Downgrade { handle: _, stamp, ticket } => {
+            w.u32(stamp);
+            w.option(ticket, Writer::ticket);
         }
         Request::Wake { .. } | Request::Resolve { .. } | Request::Ping => {}
     }

@@ -17,7 +17,7 @@ mod gen;
 
 const CONTROL_REQUESTS: usize = 13;
 const CONTROL_REPLIES: usize = 10;
-const REQUESTS: usize = 14;
+const REQUESTS: usize = 15;
 const REPLIES: usize = 7;
 
 fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
@@ -99,6 +99,7 @@ fn request(g: &mut Gen, variant: usize) -> Request {
         10 => Request::CountReaders { handle, mode, ticket: maybe },
         11 => Request::Confirm { handle, mode: g.mode() },
         12 => Request::Listen { handle, knows: g.bool(), until: ServerTime(g.next()) },
+        13 => Request::Downgrade { handle, stamp: g.u32(), ticket: maybe },
         _ => Request::Ping,
     }
 }

@@ -233,6 +233,16 @@ pub extern "C" fn dlock_hold_extend(
     })
 }
 
+/// `dlock_error dlock_hold_downgrade(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel)`
+#[no_mangle]
+pub extern "C" fn dlock_hold_downgrade(
+    hold: dlock_hold,
+    timeout_ns: u64,
+    cancel: dlock_cancel,
+) -> dlock_error {
+    run("dlock_hold_downgrade", || on(hold, timeout_ns, cancel, OwnedGuard::downgrade))
+}
+
 /// `dlock_error dlock_hold_check(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel)`
 #[no_mangle]
 pub extern "C" fn dlock_hold_check(

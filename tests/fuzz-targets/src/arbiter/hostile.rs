@@ -122,7 +122,8 @@ impl World {
                 assert_eq!(turn.nx(), victim.ticket.tx, "{victim:?}");
             }
             (LockType::Fair, Mode::Shared) => {
-                assert!(turn.nx() == 0 && turn.ns() == 0, "{victim:?} {turn:?}");
+                let [now, first] = [turn, TurnWord::START].map(|turn| (turn.nx(), turn.ns()));
+                assert_eq!(now, first, "{victim:?}");
             }
         }
         let waiter = self.clients[WAITER].as_ref().expect("the honest clients stay");
@@ -141,6 +142,7 @@ impl World {
             | Request::TakeTicket { mode, .. }
             | Request::Steal { mode, .. }
             | Request::Extend { mode, .. } => mode == Mode::Exclusive,
+            Request::Downgrade { .. } => false,
             _ => true,
         };
         if is_it && matches!(sent.reply, Reply::Granted { .. }) {

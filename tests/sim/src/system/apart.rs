@@ -135,6 +135,29 @@ pub const APART: &[Scenario] = &[
         tokens: true,
         ..CALM
     },
+    // exclusive holds that are made shares
+    Scenario {
+        name: "downgrades",
+        types: &[Rw, Fair],
+        faults: ANYTHING,
+        fault_every: 60,
+        overstay: 200,
+        churn: 50,
+        tokens: true,
+        downgrades: 500,
+        ..CALM
+    },
+    // the same at primaries that end, or lose the answers
+    Scenario {
+        name: "downgrades-lost",
+        types: &[Rw, Fair],
+        faults: &[F::CrashPrimary, F::BreakCommand, F::BreakCommand, F::Crash, F::Crash],
+        fault_every: 30,
+        few: true,
+        tokens: true,
+        downgrades: 700,
+        ..CALM
+    },
     // clients that move to another channel while their ledgers name tickets that have ended
     Scenario {
         name: "stale",

@@ -25,7 +25,7 @@ impl Sys {
     /// Perhaps begins the operation as a part of a batch, or asynchronously; returns whether it
     /// does.
     pub(super) fn begins_otherwise(&mut self, c: usize, l: usize, op: Op) -> bool {
-        if matches!(op, Op::Lock { .. }) || self.clients[c].life != Life::Up {
+        if matches!(op, Op::Lock { .. } | Op::Downgrade) || self.clients[c].life != Life::Up {
             return false;
         }
         let alone = self.clients[c].batch.is_none() && self.is_connected(c, l);

@@ -102,7 +102,7 @@ impl Sys {
         let again = twice.then(|| self.rng.below(locks.len() as u64) as usize);
         let action = match op {
             Op::Unlock => Action::BatchUnlock,
-            Op::Extend { .. } => Action::BatchExtend,
+            Op::Extend { .. } | Op::Downgrade => Action::BatchExtend,
             Op::TryLock { .. } | Op::Lock { .. } => Action::BatchTry,
         };
         self.cover(action, c);

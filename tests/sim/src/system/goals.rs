@@ -127,7 +127,9 @@ impl Sys {
                 }
             },
             Has::Hold(mode) => {
-                if self.rng.chance(self.plan.extend) {
+                if self.downgrades(c, l, mode) {
+                    Op::Downgrade
+                } else if self.rng.chance(self.plan.extend) {
                     Op::Extend { mode, lease: self.lease(l) }
                 } else if self.rng.chance(self.plan.reentry) {
                     let lease = self.lease(l);
@@ -146,12 +148,20 @@ impl Sys {
         self.begin(c, l, op);
     }
 
+    /// Whether the program makes its exclusive hold a share, or asks again what became of that.
+    fn downgrades(&mut self, c: usize, l: usize, mode: Mode) -> bool {
+        let entry = self.thread(c, l).entry.as_ref();
+        let is_open = mode == Mode::Exclusive || entry.is_some_and(LockEntry::in_doubt);
+        let may = self.plan.downgrades > 0 && self.plan.locks[l] != LockType::Atomic;
+        may && is_open && self.rng.chance(self.plan.downgrades)
+    }
+
     /// The action of an operation in the coverage report.
     pub(super) fn action(&self, c: usize, l: usize, op: Op) -> Action {
         match (op, self.has(c, l)) {
             (Op::Unlock, Has::Ticket(_)) => Action::Abandon,
             (Op::Unlock, _) => Action::Unlock,
-            (Op::Extend { .. }, _) => Action::Extend,
+            (Op::Extend { .. } | Op::Downgrade, _) => Action::Extend,
             (_, Has::Hold(_)) => Action::Reentry,
             (_, Has::Ticket(_)) => Action::Ask,
             (Op::TryLock { mode: Mode::Exclusive, .. }, _) => Action::TryExclusive,

@@ -118,7 +118,7 @@ impl Sys {
             if t.doing != Doing::Idle {
                 continue;
             }
-            match entry.is_unconfirmed() && entry.state().is_held() {
+            match entry.is_to_be_confirmed() {
                 true => self.confirm(c, l),
                 false if entry.in_doubt() => self.undo(c, l),
                 false => {}

@@ -497,6 +497,7 @@ impl Sys {
             let fresh = !std::mem::replace(&mut self.lanes_set[usize::from(*l)], true);
             if fresh && self.plan.locks[usize::from(*l)] == LockType::Fair {
                 let (x, s) = self.plan.lanes;
+                let s = s.max(TakenWord::START.ms());
                 grant.word = TakenWord::new().with_mx(x).with_ms(s).into_bits();
                 *self.memory.word(Sys::w0(grant.slot)) = grant.word;
                 let turn = TurnWord::new().with_nx(x).with_ns(s).into_bits();

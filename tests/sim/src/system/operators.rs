@@ -123,7 +123,7 @@ impl Sys {
         let t = &self.clients[c].threads[l];
         let asks = match t.op {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
-            Op::Extend { .. } | Op::Unlock => false,
+            Op::Extend { .. } | Op::Unlock | Op::Downgrade => false,
         };
         let is_new = t.entry.as_ref().is_some_and(|entry| entry.refs() == 1);
         let began_in_it = |at: ServerTime| t.called.0 == self.epoch && t.called.1 > at;

@@ -32,6 +32,8 @@ pub struct Service {
     /// Whether the primary that granted this hold has ended, and no successor has confirmed the
     /// hold. Then the hold ends with the horizon as well.
     pub is_unclaimed: bool,
+    /// Whether it is exclusive or shared: the answer to a downgrade is still to come.
+    pub is_either: bool,
 }
 
 /// A lease that its holder knows: no other client is granted the lock before its end.
@@ -129,7 +131,16 @@ impl Oracle {
         }
         let may_be_endless = until == u64::MAX;
         let is_unclaimed = !is_known;
-        services.push(Service { who, mode, from: now, until, may_be_endless, is_unclaimed });
+        let is_either = false;
+        services.push(Service {
+            who,
+            mode,
+            from: now,
+            until,
+            may_be_endless,
+            is_unclaimed,
+            is_either,
+        });
         self.check(lock, who, now)?;
         if self.relies(lock, who, now) {
             self.takes(lock, who, mode, is_known);
@@ -201,7 +212,7 @@ impl Oracle {
     /// A successor has confirmed this client's hold.
     pub fn confirmed(&mut self, lock: usize, who: u64) {
         for service in self.locks[lock].services.iter_mut().filter(|s| s.who == who) {
-            service.is_unclaimed = false;
+            (service.is_unclaimed, service.is_either) = (false, false);
         }
     }
 
@@ -298,7 +309,8 @@ impl Oracle {
 
     /// The number of readers that rely on the lock now and that the present primary has confirmed.
     pub fn readers(&self, lock: usize, now: u64) -> u64 {
-        let known = self.locks[lock].services.iter().filter(|s| !s.is_unclaimed);
+        let known = self.locks[lock].services.iter();
+        let known = known.filter(|s| !s.is_unclaimed && !s.is_either);
         let readers = known.filter(|s| s.mode == Mode::Shared && self.is_live(lock, s, now));
         readers.count() as u64
     }
@@ -320,6 +332,17 @@ impl Oracle {
         if is_release {
             self.ended(lock, who);
         }
+    }
+
+    /// A client asks for a downgrade: from now on others may share the lock with it.
+    pub fn shares(&mut self, lock: usize, who: u64) {
+        let Lock { services, leases, told, tokens, .. } = &mut self.locks[lock];
+        services.iter_mut().filter(|s| s.who == who).for_each(|s| s.is_either = true);
+        let of_services = services.iter_mut().filter(|s| s.who == who).map(|s| &mut s.mode);
+        let of_leases = leases.iter_mut().filter(|s| s.who == who).map(|s| &mut s.mode);
+        let of_told = told.iter_mut().filter(|s| s.who == who).map(|s| &mut s.mode);
+        of_services.chain(of_leases).chain(of_told).for_each(|mode| *mode = Mode::Shared);
+        tokens.ended(who);
     }
 
     /// A call (a release, an extend, a query, a re-entry) tells a client that it had the lock all

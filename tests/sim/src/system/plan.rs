@@ -200,6 +200,8 @@ pub struct Plan {
     pub renewed: u32,
     /// Whether programs listen to events of their holds.
     pub listens: bool,
+    /// Of a thousand actions on an exclusive hold, those that make it a share.
+    pub downgrades: u32,
     /// The numbers with which the lanes of fair locks begin.
     pub lanes: (u32, u32),
     /// The server clock at the beginning, nanoseconds.
@@ -290,6 +292,7 @@ impl Plan {
             tokens: s.tokens,
             renewed: s.renewed,
             listens: s.listens,
+            downgrades: s.downgrades,
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };

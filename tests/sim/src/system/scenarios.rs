@@ -60,6 +60,8 @@ pub struct Scenario {
     pub(super) renewed: u32,
     /// Whether programs listen to events of their holds.
     pub(super) listens: bool,
+    /// Of a thousand actions on an exclusive hold, those that make it a share.
+    pub(super) downgrades: u32,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -99,6 +101,7 @@ pub(super) const CALM: Scenario = Scenario {
     tokens: false,
     renewed: 0,
     listens: false,
+    downgrades: 0,
 };
 pub(super) const ANYTHING: &[Fault] = &[
     F::Crash,

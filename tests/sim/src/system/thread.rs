@@ -381,6 +381,9 @@ impl Sys {
         if !self.is_connected(c, l) {
             return Err(Err(Status::BadResponse));
         }
+        if matches!(request, Request::Downgrade { .. }) {
+            self.oracle.shares(l, self.who(c));
+        }
         if matches!(request, Request::Resolve { .. }) {
             self.thread(c, l).action = Action::Resolve;
             self.cover(Action::Resolve, c);

@@ -5,7 +5,7 @@
 use dlock_core::clock::{Deadline, Lease, Now, DRIFT_PPM};
 use dlock_core::lock::{Op, OpResult, View};
 use dlock_core::memory::word_op::{Outcome, Word, WordAddr};
-use dlock_core::memory::words::RwWord;
+use dlock_core::memory::words::{FairView, RwWord, TurnWord};
 use dlock_core::operation::{lease, Operation};
 use dlock_core::wire::message::{LockType, Mode, Request};
 use dlock_core::wire::status::Status;
@@ -52,10 +52,13 @@ impl Sys {
             return None;
         }
         let (taken, turn) = self.fair_words(entry.slot());
-        // with both counters at 0 a new lap may have begun
-        let is_low = turn.nx() > 0 || turn.ns() > 0;
-        let before = |lane: u32, told: u16| (lane as u16).wrapping_sub(told) > u16::MAX / 2;
-        let is_behind = (before(turn.nx(), nx) || before(turn.ns(), ns)) && is_low;
+        // with both counters at their start a new lap may have begun
+        let is_low = turn.nx() > 0 || turn.ns() > TurnWord::START.ns();
+        let view = FairView::of(taken, turn);
+        let before = |lane: u16, told: u16| lane.wrapping_sub(told) > u16::MAX / 2;
+        // a downgrade takes a share back, and the sum of both counters does not change
+        let is_less = before(view.nx().wrapping_add(view.ns()), nx.wrapping_add(ns));
+        let is_behind = (before(view.nx(), nx) || is_less) && is_low;
         (is_behind && !taken.is_high())
             .then(|| format!("released: client {c} is told {nx} of lock {l}, which is at {turn:?}"))
     }
@@ -102,6 +105,7 @@ impl Sys {
         let (mode, lease) = match op {
             Op::TryLock { mode, lease } | Op::Lock { mode, lease } => (mode, lease),
             Op::Extend { mode, lease } => (mode, lease),
+            Op::Downgrade => (Mode::Shared, Lease::NONE),
             Op::Unlock => return self.told_release(c, l, (result.status, refs)),
         };
         if self.is_by_a_wrong_clock(c, l) {
@@ -110,14 +114,14 @@ impl Sys {
         if !lease.is_none() {
             self.oracle.asked_anew(l, who); // even if the answer is lost
         }
-        let is_query = lease.is_none() && !matches!(op, Op::Extend { .. });
+        let is_query = lease.is_none() && !keeps(op);
         if !granted || is_query {
             if refs == 0 {
                 self.oracle.untold(l, who); // a success from the cache is no grant
             }
             return;
         }
-        let goes_on = matches!(op, Op::Extend { .. }) || result.status == Status::AlreadyLocked;
+        let goes_on = keeps(op) || result.status == Status::AlreadyLocked;
         let had_it = if goes_on { self.judged_had_it(l, who) } else { Ok(()) };
         let time_out = match result.view {
             Some(
@@ -133,7 +137,7 @@ impl Sys {
             .and_then(|()| self.runs_truly(c, l, time_out))
             .and_then(|()| self.lasts_as_asked(c, l, time_out, lease))
             .and_then(|()| self.relies(c, l, op, mode, time_out))
-            .and_then(|()| self.token_told(c, l, mode, !goes_on));
+            .and_then(|()| self.token_told(c, l, mode, !goes_on || op == Op::Downgrade));
         if let Err(why) = verdict {
             self.fail(why);
         }
@@ -273,7 +277,7 @@ impl Sys {
             let end = if at.0 == u64::MAX { u64::MAX } else { self.true_time(at) };
             self.oracle.leased(l, who, mode, self.now, end)?;
         }
-        let first = refs == 1 && !matches!(op, Op::Extend { .. });
+        let first = refs == 1 && !keeps(op);
         let relies = self.oracle.relies(l, who, self.now);
         if first && relies && self.plan.locks[l] == LockType::Fair {
             return self.in_order(c, l, mode);
@@ -295,6 +299,11 @@ impl Sys {
         let generation = *self.memory.word(WordAddr::new(entry.slot(), Word::Gen));
         self.oracle.served(l, (self.epoch, generation), mode, (ticket.lap, ticket.tx))
     }
+}
+
+/// Whether the operation keeps a hold that the client has.
+fn keeps(op: Op) -> bool {
+    matches!(op, Op::Extend { .. } | Op::Downgrade)
 }
 
 /// Whether a reader's chain found the waiters bit.
