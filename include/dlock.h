@@ -238,7 +238,7 @@ typedef struct dlock_lock {
 enum {
     DLOCK_TYPE_FAIR = 0,       /* readers or one writer in the order of arrival, a lease */
     DLOCK_TYPE_ATOMIC = 1,     /* one holder, a lease, no order */
-    DLOCK_TYPE_READ_WRITE = 2  /* readers or one writer, no lease */
+    DLOCK_TYPE_READ_WRITE = 2  /* readers or one writer, a lease if an acquire asks for one */
 };
 
 /* dlock_lock_options.flags */
@@ -285,9 +285,9 @@ enum {
 enum {
     DLOCK_TRY = 1,  /* do not wait for other holders: DLOCK_E_HELD */
     DLOCK_RENEW = 2 /* the library renews the lease until the hold is released, and with it other
-                     * shared holds of this client; also over a failover; not of a read-write lock.
-                     * If it cannot, the hold is DLOCK_E_LOST shortly before the lease ends. A
-                     * lease that is renewed says nothing of whether the program goes on */
+                     * shared holds of this client; also over a failover. If it cannot, the hold is
+                     * DLOCK_E_LOST shortly before the lease ends. A lease that is renewed says
+                     * nothing of whether the program goes on */
 };
 
 typedef struct dlock_acquire_options {
@@ -296,8 +296,9 @@ typedef struct dlock_acquire_options {
     uint32_t mode;
     uint32_t reserved;
     uint64_t lease_ms; /* from the grant on; when it ends others may get the lock. 0: 30 s, and
-                        * none of a read-write lock, which takes no lease. At least 100 ms; rounded up
-                        * to sixteenths of a second. DLOCK_FOREVER: it does not end */
+                        * none of a read-write lock, where DLOCK_RENEW is DLOCK_E_INVALID then. At
+                        * least 100 ms; rounded up to sixteenths of a second. DLOCK_FOREVER: it does
+                        * not end */
 } dlock_acquire_options;
 
 typedef struct dlock_hold_info {
@@ -329,7 +330,7 @@ dlock_error dlock_hold_get_info(dlock_hold hold, dlock_hold_info *info);
 /* Moves the end of the lease to lease_ms from now, never back; as dlock_acquire_options.lease_ms.
  *   DLOCK_E_LOST, DLOCK_E_NOT_READY, DLOCK_E_DISCONNECTED, DLOCK_E_LEFT, DLOCK_E_REMOVED,
  *   DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED, DLOCK_E_TOO_MANY
- *   DLOCK_E_INVALID  a read-write lock has no lease */
+ *   DLOCK_E_INVALID  a hold of a read-write lock without a lease */
 dlock_error dlock_hold_extend(dlock_hold hold, uint64_t lease_ms, uint64_t timeout_ns,
                               dlock_cancel cancel);
 
@@ -342,7 +343,7 @@ dlock_error dlock_hold_extend(dlock_hold hold, uint64_t lease_ms, uint64_t timeo
  *   the next call with the hold asks what became of it */
 dlock_error dlock_hold_downgrade(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel);
 
-/* Asks whether the lock is still held; of a read-write lock the client knows it until its horizon.
+/* Asks whether the lock is still held; without a lease the client knows it until its horizon.
  *   As dlock_hold_extend(). */
 dlock_error dlock_hold_check(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel);
 

@@ -125,8 +125,9 @@ fn write(
     let (lock_type, has_lease) = match lock_type {
         "atomic" => (LockType::Atomic, true),
         "rw" => (LockType::Rw, false),
+        "rw_leased" => (LockType::Rw, true),
         "fair" => (LockType::Fair, true),
-        _ => return Err("a lock is atomic, rw or fair".into()),
+        _ => return Err("a lock is atomic, rw, rw_leased or fair".into()),
     };
     let (port, at) = (port.parse()?, ip.parse()?);
     let lease = Duration::from_secs(lease_s.parse()?);
@@ -165,7 +166,7 @@ pub fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
             write(socket, (ip, port), (lock_type, key, lease_s))
         }
         _ => Err("usage: fenced_store serve SOCKET FOLDER\n\
-                  fenced_store write SOCKET IP PORT atomic|rw|fair KEY LEASE_S"
+                  fenced_store write SOCKET IP PORT atomic|rw|rw_leased|fair KEY LEASE_S"
             .into()),
     }
 }

@@ -257,10 +257,11 @@ impl Guard<'_> {
         self.0.extend(lease)
     }
 
-    /// Makes the exclusive hold of a read-write or fair lock a shared one, without a moment at which
-    /// another client could get the lock exclusively. Readers come in as the lock's rules let them;
-    /// a writer waits on. The hold goes on: its lease, renewal and generation stay as they are, and
-    /// its [token](Self::token) becomes that of the readers. A hold that is shared stays so.
+    /// Makes the exclusive hold of a read-write or fair lock a shared one, without a moment at
+    /// which another client could get the lock exclusively. Readers come in as the lock's rules let
+    /// them; a writer waits on. The hold goes on: its lease, renewal and generation stay as they
+    /// are, and its [token](Self::token) becomes that of the readers. A hold that is shared stays
+    /// so.
     ///
     /// # Errors
     /// `Lost`, `Invalid` (an atomic lock has no shares), `NotReady`: as for `extend`, and the hold

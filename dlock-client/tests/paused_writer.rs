@@ -20,7 +20,7 @@ use std::time::Duration;
 use common::{fabrics, name, on_verbs, server, signal};
 use dlock_client::{Error, FabricChoice};
 
-const TYPES: [&str; 3] = ["atomic", "rw", "fair"];
+const TYPES: [&str; 4] = ["atomic", "rw", "rw_leased", "fair"];
 /// The lease, or the horizon, of the next writer: it lasts until that ends, also on a slow machine.
 const LEASE_NEXT_S: &str = "60";
 /// A writer is started again that does not get the lock: on an emulated device a session may take

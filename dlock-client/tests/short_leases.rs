@@ -18,12 +18,13 @@ use dlock_client::{Client, Config, Error, FabricChoice, Lock, LockType, Renew, W
 use dlock_client::{LEASE_MIN, WAIT_DEFAULT};
 use dlock_core::wire::status::Status;
 
-const LEASED: [LockType; 2] = [LockType::Atomic, LockType::Fair];
+const LEASED: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 const SHORT: Duration = Duration::from_millis(300);
 
 fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
     match lock_type {
         LockType::Fair => client.fair_lock(name),
+        LockType::Rw => client.rw_lock(name),
         _ => client.atomic_lock(name),
     }
     .unwrap()
@@ -61,7 +62,8 @@ fn a_short_lease_is_renewed_many_times() {
     let server = server();
     for fabric in fabrics() {
         let mine = client(&server, fabric);
-        for (lock_type, ms) in [(LockType::Atomic, 300), (LockType::Fair, 500)] {
+        let all = [(LockType::Atomic, 300), (LockType::Rw, 300), (LockType::Fair, 500)];
+        for (lock_type, ms) in all {
             let lease = Duration::from_millis(ms);
             let lock = lock(&mine, &format!("renewed {lock_type:?}"), lock_type);
             eventually(60, "a hold that lasts for five leases", || {
@@ -81,7 +83,7 @@ fn child_that_holds() {
     let addr: SocketAddr = addr.parse().unwrap();
     let config = Config::new().port(addr.port()).fabric(FabricChoice::Tcp);
     let client = Client::with_config(&config, &addr.ip().to_string()).unwrap();
-    let lock_type = if lock_type == "fair" { LockType::Fair } else { LockType::Atomic };
+    let lock_type = LEASED.into_iter().find(|one| format!("{one:?}") == lock_type).unwrap();
     let lock = lock(&client, &job, lock_type);
     loop {
         let renewed = lock.acquire(X).lease(SHORT).renew(Renew::new()).guard().unwrap();
@@ -97,8 +99,7 @@ fn child_that_holds() {
 fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
     let server = server();
     for lock_type in LEASED {
-        let name = if lock_type == LockType::Fair { "fair" } else { "atomic" };
-        let job = format!("{} {name}", server.local_addr());
+        let job = format!("{} {lock_type:?}", server.local_addr());
         let mut holder = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_holds", "--nocapture"])
             .env("DLOCK_TEST_HOLD", &job)
@@ -120,7 +121,7 @@ fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
             holder.kill().unwrap();
             holder.wait().unwrap();
             let took = waits.join().unwrap().unwrap().saturating_duration_since(killed);
-            println!("{name}: taken over {} ms after the kill", took.as_millis());
+            println!("{lock_type:?}: taken over {} ms after the kill", took.as_millis());
             assert!(took < WAIT_DEFAULT, "{took:?}");
         });
     }

@@ -153,14 +153,15 @@ fn a_client_takes_off_its_own_share_and_ends_its_own_ticket_alone() {
     let tickets = owner.control.get("tickets", LockType::Fair);
     thief.control.get("tickets", LockType::Fair);
     let take = faa(&tickets, TakenWord::TAKE_EXCLUSIVE);
-    assert!(matches!(owner.channel.execute(take), Outcome::Done(v) if v[0] == 0));
+    let [taken, first] = [TakenWord::START.into_bits(), TurnWord::START.into_bits()];
+    assert!(matches!(owner.channel.execute(take), Outcome::Done(v) if v[0] == taken));
     let done = Chain::one(WordOp::Cas {
         addr: WordAddr::new(tickets.slot, Word::W1),
-        expect: 0,
-        swap: TurnWord::new().with_nx(1).into_bits(),
+        expect: first,
+        swap: TurnWord::START.with_nx(1).into_bits(),
     });
     assert_eq!(thief.channel.execute(done), refused);
-    assert!(matches!(owner.channel.execute(done), Outcome::Done(v) if v[0] == 0));
+    assert!(matches!(owner.channel.execute(done), Outcome::Done(v) if v[0] == first));
 }
 
 #[test]

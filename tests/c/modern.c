@@ -97,9 +97,23 @@ static void holds(int port, uint32_t type)
         CHECK(third > second);
         OK(dlock_release(other, AMPLE, NONE));
     }
-    if (type == DLOCK_TYPE_READ_WRITE) {
-        options = wanted(DLOCK_EXCLUSIVE, 0, 1000);
+    if (type == DLOCK_TYPE_READ_WRITE) { /* a lease, and a share of it */
+        options = wanted(DLOCK_EXCLUSIVE, DLOCK_RENEW, 0);
         IS(dlock_acquire(a, &options, AMPLE, NONE, &hold, NULL), DLOCK_E_INVALID);
+        options = wanted(DLOCK_SHARED, DLOCK_TRY, 60000);
+        OK(dlock_acquire(a, &options, AMPLE, NONE, &hold, &first));
+        OK(dlock_acquire(b, &options, AMPLE, NONE, &other, &second));
+        CHECK(first == second);
+        OK(dlock_hold_extend(hold, 90000, AMPLE, NONE));
+        OK(dlock_hold_get_info(hold, &info));
+        CHECK(info.lease_end_unix_ms > 0 && info.token == first && info.mode == DLOCK_SHARED);
+        OK(dlock_release(other, AMPLE, NONE));
+        options = wanted(DLOCK_EXCLUSIVE, DLOCK_TRY, 60000);
+        IS(dlock_acquire(b, &options, AMPLE, NONE, &other, NULL), DLOCK_E_HELD);
+        OK(dlock_release(hold, AMPLE, NONE));
+        OK(dlock_acquire(b, &options, AMPLE, NONE, &other, &third));
+        CHECK(third > second);
+        OK(dlock_release(other, AMPLE, NONE));
     }
     OK(dlock_lock_close(a, AMPLE, NONE));
     OK(dlock_lock_close(b, AMPLE, NONE));
@@ -112,7 +126,8 @@ static void lost(int port, uint32_t type)
 {
     dlock_client one = open_client(port), two = open_client(port);
     /* A client that does not leave may still be giving the lock back when the next one comes. */
-    const char *name = type == DLOCK_TYPE_FAIR ? "lost, fair" : "lost, atomic";
+    const char *const names[] = {"lost, fair", "lost, atomic", "lost, read-write"};
+    const char *name = names[type];
     dlock_lock a = open_lock(one, name, type), b = open_lock(two, name, type);
     dlock_acquire_options options = wanted(DLOCK_EXCLUSIVE, 0, 500);
     dlock_hold hold, other;
@@ -156,7 +171,8 @@ static void lost(int port, uint32_t type)
 static void renewed(int port, uint32_t type)
 {
     dlock_client one = open_client(port), two = open_client(port);
-    const char *name = type == DLOCK_TYPE_FAIR ? "renewed, fair" : "renewed, atomic";
+    const char *const names[] = {"renewed, fair", "renewed, atomic", "renewed, read-write"};
+    const char *name = names[type];
     dlock_lock a = open_lock(one, name, type), b = open_lock(two, name, type);
     dlock_acquire_options options = wanted(DLOCK_EXCLUSIVE, DLOCK_RENEW, 2000);
     dlock_hold hold, other;
@@ -567,11 +583,9 @@ int main(void)
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); ++i) {
         holds(port, types[i]);
         ends(port, types[i]);
-        if (types[i] != DLOCK_TYPE_READ_WRITE) {
-            short_leases(port, types[i]);
-            lost(port, types[i]);
-        }
-        if (types[i] != DLOCK_TYPE_READ_WRITE && slowness() == 1) /* under valgrind 2 s are short */
+        short_leases(port, types[i]);
+        lost(port, types[i]);
+        if (slowness() == 1) /* under valgrind 2 s are short */
             renewed(port, types[i]);
     }
     sizes(port);

@@ -421,8 +421,8 @@ run_on() { # FABRIC
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \
         state_table identity good_guest strangers forked cost least_stack limits descriptors \
-        no_libcrypto modern modern_events modern_failover modern_flight modern_forked modern_frozen \
-        modern_threads; do
+        no_libcrypto modern modern_downgrade modern_events modern_failover modern_flight modern_forked \
+        modern_frozen modern_threads; do
         # 1,000 clients need more memory than the others' virtual machine has: tests/rxe/cases/limits.sh
         # A standard of C++ makes no difference to verbs.
         case ${RXE_VM:+guest/}$fabric/$name in

@@ -79,18 +79,6 @@ impl Instance {
         self.single(lock, Op::Extend { mode, lease: Lease::secs(expire_s) })
     }
 
-    /// Makes the exclusive hold a share, without a moment at which the client has neither.
-    ///
-    /// # Errors
-    /// `ClientNotInit`, `Async`, `LockNotGet`, `Invalid` (not held, entered more than once, or an
-    /// atomic lock), `Fail` (the lock was lost), `NotReady`, `BadResponse`: it may be a share.
-    ///
-    /// # Latency
-    /// One round trip; 5 s at most.
-    pub fn downgrade(&self, lock: LockId) -> OpResult {
-        self.single(lock, Op::Downgrade)
-    }
-
     #[inline(always)]
     fn single(&self, lock: LockId, op: Op) -> OpResult {
         if let Err(status) = self.admit() {
@@ -175,8 +163,8 @@ impl Instance {
         if let Some(held) = guard.as_mut().filter(|_| !is_success) {
             uncancelled(|| self.refused(held, op, &result));
         }
-        if !is_success || matches!(op, Op::Unlock) {
-            lock_slot.changed.notify_all(); // threads that wait for this client's own hold to end
+        if !is_success || matches!(op, Op::Unlock | Op::Downgrade) {
+            lock_slot.changed.notify_all(); // threads that this client's own hold has kept out
         }
         result
     }

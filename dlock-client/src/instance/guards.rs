@@ -268,8 +268,8 @@ impl Instance {
         }
     }
 
-    /// [`downgrade`](Self::downgrade) for the guard with this hold number; `AlreadyUnlocked` if its
-    /// hold was lost. Returns also whether the hold is a share now, or may be one.
+    /// Makes the exclusive hold with this number a share; `AlreadyUnlocked` if the hold was lost.
+    /// Returns also whether it is a share now, or may be one.
     pub(crate) fn downgrade_guard(&self, lock: LockId, hold: u64) -> (OpResult, bool) {
         match self.of_guard(lock, hold) {
             Ok((lock_slot, mut guard, limit)) => {

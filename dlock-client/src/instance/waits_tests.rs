@@ -211,9 +211,9 @@ fn who_leaves_is_heard_before_its_data_path_ends() {
 #[test]
 fn a_wait_enters_nothing_again_while_the_session_is_cut_off() {
     let (instance, fake) = instance(&[LockType::Rw]);
-    assert_eq!(instance.try_guard(LOCK, Mode::Shared, Lease::secs(5)).0.status, Status::Success);
+    assert_eq!(instance.try_guard(LOCK, Mode::Shared, Lease::ENDLESS).0.status, Status::Success);
     let enters = || {
-        let mut wait = GuardWait::new(LOCK, Mode::Shared, Lease::secs(5), LONG);
+        let mut wait = GuardWait::new(LOCK, Mode::Shared, Lease::ENDLESS, LONG);
         instance.advance_wait(&mut wait, &Arc::new(Tasks::new())).unwrap().0.status
     };
     assert_eq!(enters(), Status::AlreadyLocked);

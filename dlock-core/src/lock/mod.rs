@@ -214,8 +214,8 @@ pub struct LockEntry {
     /// What the client has seen of the lock lately: how long a turn takes, whether others follow.
     pace: Pace,
     means: Means,
-    /// Read-write locks: whether the lease that an acquire names counts. The C API names one in each
-    /// acquire, and gives it no meaning for these locks.
+    /// Read-write locks: whether the lease that an acquire names counts. The C API names one in
+    /// each acquire, and gives it no meaning for these locks.
     takes_leases: bool,
     /// The fencing token of the hold.
     token: Token,

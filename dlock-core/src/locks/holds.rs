@@ -3,9 +3,9 @@
 //!
 //! | what | lapses | until |
 //! |---|---|---|
-//! | hold of an atomic or fair lock with a lease | no | the lease's end |
+//! | hold with a lease | no | the lease's end |
 //! | reference of an object with a lease | no | the lease's end |
-//! | hold without a lease (read-write, or endless) | yes | |
+//! | hold without a lease, or with an endless one | yes | |
 //! | ticket, wait, hold that is not known for sure | yes | |
 //! | reference of a lock without a hold | kept, as long as anything else is | |
 //!

@@ -11,9 +11,9 @@
 //! deadlines, because a claim may have been under way for long. Shares of readers are added up.
 //!
 //! *Fair locks*: holders are at the head of the queue; the others follow in the order of their
-//! tickets, and all get new numbers from the start of a lap. The order of tickets is given by the incarnation at
-//! which they were taken, the lap there, and the sum of both numbers, which grows with each ticket
-//! of a lap.
+//! tickets, and all get the first numbers of a lap. The order of tickets is given by the
+//! incarnation at which they were taken, the lap there, and the sum of both numbers, which grows
+//! with each ticket of a lap.
 
 use std::cmp::Reverse;
 

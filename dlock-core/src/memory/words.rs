@@ -147,8 +147,8 @@ impl TurnWord {
     pub fn is_past(self, ticket: Ticket) -> bool {
         self.nx() > ticket.tx
     }
-    /// The word after the exclusive ticket at the head was [made a share](Ticket::downgraded): it is
-    /// done, and one share is open before the next exclusive ticket. `None`: a forged ticket.
+    /// The word after the exclusive ticket at the head was [made a share](Ticket::downgraded): it
+    /// is done, and one share is open before the next exclusive ticket. `None`: a forged ticket.
     #[must_use]
     pub fn downgraded(self) -> Option<Self> {
         let ns = match planted::is(Bug::DowngradedUnopened) {

@@ -29,7 +29,7 @@ pub enum Mode {
 pub enum LockType {
     /// Exclusive, with a lease, unordered.
     Atomic = 0,
-    /// Readers and one writer; a lease is possible.
+    /// Readers and one writer, with or without a lease, unordered.
     Rw = 1,
     /// Readers and one writer, with a lease, in order of arrival.
     Fair = 2,
@@ -61,7 +61,7 @@ pub enum Request {
         handle: Handle,
         /// The mode in which I want the lock.
         mode: Mode,
-        /// The lease, counted from the grant. Read-write locks: `ENDLESS` is a hold without a lease.
+        /// The lease, counted from the grant. `ENDLESS`, for a read-write lock: no lease.
         lease: Lease,
         /// The number that `Cancel` and the ledger name.
         wait: WaitNumber,

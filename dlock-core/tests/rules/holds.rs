@@ -285,6 +285,26 @@ fn a_client_that_claimed_a_share_and_goes_on_by_tcp_can_give_it_back_once() {
     }
 }
 
+/// Nobody asks for the lock.
+#[test]
+fn a_read_write_hold_with_a_lease_has_its_end_at_a_successor_too() {
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let (mut primary, mut memory) = recovering(1);
+        let (a, out) = (back(&mut primary, 5), &mut Vec::new());
+        let held = Some(HeldClaim::hold(mode, 60 * NS));
+        let told = vec![Claim { held, ..claim(9, LockType::Rw, None) }];
+        let grant = update(&mut primary, &mut memory, a, told).unwrap()[0].unwrap();
+        primary.control(START, &mut memory, a, ControlRequest::ReinitDone, out);
+        let held = memory.read(w0(&grant));
+        assert_ne!(held, 0);
+        let end = START.deadline_of_rest(60 * NS).expiry();
+        primary.tick(ServerTime(end.0 - 1), &mut memory, out);
+        assert_eq!(memory.read(w0(&grant)), held, "{mode:?}");
+        primary.tick(end, &mut memory, out);
+        assert_eq!(memory.read(w0(&grant)), 0, "{mode:?}");
+    }
+}
+
 /// The client goes over from tcp, where the primary executes its chains, to shared memory and back.
 #[test]
 fn a_client_that_changes_its_fabric_is_known_by_its_ledger_from_then_on() {

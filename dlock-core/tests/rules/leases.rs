@@ -4,6 +4,7 @@
 use crate::common::site;
 use crate::common::site::{w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
+use dlock_core::ids::Seq;
 use dlock_core::membership::{Gone, Orphans};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
@@ -12,7 +13,7 @@ use dlock_core::memory::words::{
 };
 use dlock_core::primary::Event;
 use dlock_core::wire::control::{Act, ControlReply, ControlRequest, FabricKind, LockGrant, Whose};
-use dlock_core::wire::message::{LockType, Mode};
+use dlock_core::wire::message::{LockType, Mode, Request};
 
 const LEASE_S: u32 = 100;
 const HORIZON_S: u32 = 50;
@@ -24,6 +25,8 @@ enum Hold {
     AtomicForEver,
     RwExclusive,
     RwShared,
+    RwExclusiveLeased,
+    RwSharedLeased,
     FairExclusiveLeased,
     FairSharedLeased,
     FairForEver,
@@ -32,11 +35,13 @@ enum Hold {
 
 use Hold::*;
 
-const HOLDS: [Hold; 8] = [
+const HOLDS: [Hold; 10] = [
     AtomicLeased,
     AtomicForEver,
     RwExclusive,
     RwShared,
+    RwExclusiveLeased,
+    RwSharedLeased,
     FairExclusiveLeased,
     FairSharedLeased,
     FairForEver,
@@ -47,12 +52,16 @@ impl Hold {
     fn lock_type(self) -> LockType {
         match self {
             AtomicLeased | AtomicForEver => LockType::Atomic,
-            RwExclusive | RwShared => LockType::Rw,
+            RwExclusive | RwShared | RwExclusiveLeased | RwSharedLeased => LockType::Rw,
             _ => LockType::Fair,
         }
     }
     fn has_lease(self) -> bool {
-        matches!(self, AtomicLeased | FairExclusiveLeased | FairSharedLeased)
+        matches!(self, AtomicLeased | FairExclusiveLeased | FairSharedLeased) || self.is_arbiters()
+    }
+    /// The arbiter ends it, whether or not its client can be fenced.
+    fn is_arbiters(self) -> bool {
+        matches!(self, RwExclusiveLeased | RwSharedLeased)
     }
 }
 
@@ -119,13 +128,17 @@ enum Ends {
 fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
     let is_mapped = fabric == FabricKind::Shm;
     match (cause, hold.has_lease()) {
+        (Died, _) if is_mapped => Ends::Now,
+        (Left, _) => Ends::Now,
+        (RemovedNow, _) if !is_mapped => Ends::Now,
+        (ClosedOrphansGrace, _) if !is_mapped => Ends::Grace,
+        _ if hold.is_arbiters() => Ends::Lease,
         // a shared-memory client that is alive can always act
         (Closed | ClosedOrphansGrace | ClosedWithHorizon, _) if is_mapped => Ends::Unmapped,
         (SilentWithHorizon, _) if is_mapped => Ends::Unmapped,
         (Removed | RemovedWithHorizon | RemovedNow, _) if is_mapped => Ends::Unmapped,
-        (Died, _) if is_mapped => Ends::Now,
         (Removed, _) if hold == FairTicket => Ends::Claim,
-        (Left | RemovedNow, _) | (Removed, false) => Ends::Now,
+        (RemovedNow, _) | (Removed, false) => Ends::Now,
         (ClosedOrphansGrace, _) => Ends::Grace,
         (Closed | Died | ClosedWithHorizon | SilentWithHorizon, true) => Ends::Lease,
         (Removed | RemovedWithHorizon, true) => Ends::Lease,
@@ -150,12 +163,18 @@ fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
     };
     let take = |add| Chain::one(WordOp::Faa { addr, add });
     let fair = |mode, deadline| vec![claim(mode, deadline), take(TakenWord::addend(mode))];
+    if hold.is_arbiters() {
+        let mode = if hold == RwSharedLeased { Mode::Shared } else { Mode::Exclusive };
+        let steal = Request::Steal { handle, mode, lease: Lease::secs(LEASE_S) };
+        return site.command(peer.id, Seq(1), steal);
+    }
     let shared = LedgerEntry::new().with_state(LedgerState::HeldShared).with_detail(1);
     let chains = match hold {
         AtomicLeased => vec![cas(atomic(deadline))],
         AtomicForEver => vec![cas(atomic(Deadline::NEVER))],
         RwExclusive => vec![cas(RwWord::new().with_client(me).into_bits())],
         RwShared => vec![take(1), Chain::one(note(shared))],
+        RwExclusiveLeased | RwSharedLeased => vec![],
         FairExclusiveLeased => fair(Mode::Exclusive, deadline),
         FairSharedLeased => fair(Mode::Shared, deadline),
         FairForEver => fair(Mode::Exclusive, Deadline::NEVER),

@@ -38,6 +38,7 @@ mod reinit;
 mod remembered;
 mod replies;
 mod rights;
+mod rw_leases;
 mod slices;
 mod taken;
 mod told;

@@ -119,7 +119,7 @@ fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event>
         }
         LockType::Fair => {
             let (old, new) = (TurnWord::from_bits(state.turn), TurnWord::from_bits(new));
-            if new == TurnWord::new() && old.with_told(false) != new {
+            if new == TurnWord::START && old.with_told(false) != new {
                 return Some(Event::LapBegun);
             }
             let ended = (old.nx(), old.ns()) != (new.nx(), new.ns());

@@ -584,21 +584,6 @@ impl LockEntry {
         }
     }
 
-    /// The arbiter has made the exclusive ticket a shared one. The ledger claims that until the same
-    /// deadline.
-    pub(super) fn has_share(
-        &mut self,
-        ticket: Option<Ticket>,
-        (word, deadline): (u64, Deadline),
-        now: Now,
-    ) {
-        self.fair.ticket = ticket.unwrap_or(self.fair.ticket);
-        self.fair.turn = TurnWord::from_bits(word);
-        self.token = Token::of_fair(Mode::Shared, self.fair.ticket);
-        self.goes_on(deadline, Lease::NONE, &now);
-        self.cache = word_view(self, Mode::Shared);
-    }
-
     /// Takes over the place that a successor has given to the ticket, with a reset ledger entry.
     pub(super) fn has_place(&mut self, ticket: Ticket, turn: u64, mode: Mode) {
         self.fair.ticket = ticket;

@@ -2,14 +2,15 @@
 //! How a client handles the arbiter's replies about a fair lock.
 
 use super::release::{had_turn, held_mode, released};
-use super::view::ticket_view;
+use super::view::{ticket_view, word_view};
 use super::{
     asks, goes_on, granted, has_ticket, lost_place, take_anew, ticketed, LockEntry, Machine, Op,
     OpResult, Step,
 };
-use crate::clock::Now;
+use crate::clock::{Deadline, Lease, Now};
 use crate::limits::CAS_ROUNDS_MAX;
-use crate::memory::words::TurnWord;
+use crate::memory::words::{Ticket, TurnWord};
+use crate::token::Token;
 use crate::wire::message::{Mode, Reply};
 use crate::wire::status::Status;
 
@@ -94,4 +95,21 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
 fn has_waited(e: &mut LockEntry) -> Step {
     e.cache = ticket_view(e);
     Step::Done(OpResult { status: Status::Again, view: Some(e.cache) })
+}
+
+impl LockEntry {
+    /// The arbiter has made the exclusive ticket a shared one, which the ledger claims until the
+    /// same deadline.
+    pub(in crate::lock) fn has_share(
+        &mut self,
+        ticket: Option<Ticket>,
+        (word, deadline): (u64, Deadline),
+        now: Now,
+    ) {
+        self.fair.ticket = ticket.unwrap_or(self.fair.ticket);
+        self.fair.turn = TurnWord::from_bits(word);
+        self.token = Token::of_fair(Mode::Shared, self.fair.ticket);
+        self.goes_on(deadline, Lease::NONE, &now);
+        self.cache = word_view(self, Mode::Shared);
+    }
 }

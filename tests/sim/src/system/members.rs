@@ -469,6 +469,11 @@ impl World {
         if let Some(s) = self.sys.session(id) {
             s.mapped |= fabric == FabricKind::Shm;
             s.process = channel.watch.unwrap_or(s.process);
+            let (inc, is_watched) = (s.inc, channel.watch.is_some());
+            if is_watched && inc != self.sys.clients[c].inc {
+                // the process has ended since it sent this, and now the primary sees that
+                self.sys.oracle.gone((c as u64) << 32 | u64::from(inc));
+            }
         }
         self.may_reach(c, carrier);
         if channel.watch.is_some() {

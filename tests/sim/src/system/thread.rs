@@ -378,11 +378,11 @@ impl Sys {
         if client.threads[l].epoch != client.epoch {
             return Err(Ok(Reply::Denied { status: Status::NotReady, word: 0 }));
         }
-        if !self.is_connected(c, l) {
-            return Err(Err(Status::BadResponse));
-        }
         if matches!(request, Request::Downgrade { .. }) {
             self.oracle.shares(l, self.who(c));
+        }
+        if !self.is_connected(c, l) {
+            return Err(Err(Status::BadResponse));
         }
         if matches!(request, Request::Resolve { .. }) {
             self.thread(c, l).action = Action::Resolve;
