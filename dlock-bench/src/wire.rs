@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_client::TlsUse;
 use dlock_core::ids::{LockId, Seq};
@@ -22,6 +22,7 @@ use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::Tls;
 
 use dlock_cli_common::failure::Failure;
+use dlock_fabric::os::clock::deadline_in;
 
 /// A time longer than any answer of a healthy primary takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,7 +57,7 @@ impl Wire {
             None => None,
             Some(material) => {
                 let mut tls = TlsSession::connect(material, primary.ip()).map_err(broken)?;
-                tls.shake_until(stream.as_fd(), Instant::now() + PATIENCE).map_err(broken)?;
+                tls.shake_until(stream.as_fd(), deadline_in(PATIENCE)).map_err(broken)?;
                 Some(tls)
             }
         };
@@ -85,7 +86,7 @@ impl Wire {
         match &mut self.tls {
             None => self.stream.write_all(bytes).map_err(broken),
             Some(tls) => {
-                let until = Instant::now() + self.patience;
+                let until = deadline_in(self.patience);
                 let sent = tls.write_until(self.stream.as_fd(), bytes, until);
                 sent.map_err(|(_, error)| broken(error))
             }
@@ -100,7 +101,7 @@ impl Wire {
             let received = match &mut self.tls {
                 None => self.stream.read(self.input.space()),
                 Some(tls) => {
-                    let deadline = Instant::now() + PATIENCE;
+                    let deadline = deadline_in(PATIENCE);
                     tls.read_until(self.stream.as_fd(), self.input.space(), deadline)
                 }
             };

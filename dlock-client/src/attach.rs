@@ -129,7 +129,7 @@ mod tests {
         let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
         let config = ClientConfig::default();
         let place =
-            Place { config: &config, session, primary: nowhere, clock, tls: None, until: None };
+            Place { config: &config, session, primary: nowhere, clock, tls: None, until_ns: None };
         attach(&place, choice, &LoggedOnce::default()).err()
     }
 

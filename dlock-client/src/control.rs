@@ -19,7 +19,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::ServerTime;
 use dlock_core::ids::Seq;
@@ -28,7 +28,7 @@ use dlock_core::session::{was_heard, Heard, ASK_NS_MIN};
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{ControlReply, ControlRequest, Told};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in, left_until};
 use dlock_fabric::os::fds::is_open;
 use dlock_fabric::os::fork::{self, NotInherited};
 use dlock_fabric::stream::frames::FrameBuffer;
@@ -207,41 +207,35 @@ pub(crate) struct Patience {
     pub(crate) silence: Option<Duration>,
     /// The time to connect, and the same time again for the TLS handshake.
     pub(crate) connect: Duration,
-    /// When connecting and every answer must be over; `None`: each has only its own limit.
-    pub(crate) until: Option<Instant>,
+    /// When connecting and every answer must be over; `u64::MAX`: each has only its own limit.
+    pub(crate) until_ns: u64,
 }
 
 impl Patience {
     /// The patience of a program's call.
     pub(crate) const OF_CALL: Self =
-        Self { wait: CONTROL_WAIT, silence: None, connect: CONTROL_WAIT, until: None };
+        Self { wait: CONTROL_WAIT, silence: None, connect: CONTROL_WAIT, until_ns: u64::MAX };
 
     /// The patience of a client that joins for the first time. `silence` is set if it knows several
     /// addresses of primaries.
-    pub(crate) fn of_arrival(silence: Option<Duration>, until: Option<Instant>) -> Self {
+    pub(crate) fn of_arrival(silence: Option<Duration>, until_ns: u64) -> Self {
         let connect = silence
             .map_or(CONTROL_WAIT, |silence| silence.max(ARRIVAL_CONNECT_MIN).min(CONTROL_WAIT));
-        Self { silence, connect, until, ..Self::OF_CALL }
+        Self { silence, connect, until_ns, ..Self::OF_CALL }
     }
 
     /// When the wait for the answer to a request made now ends.
-    pub(crate) fn deadline(&self) -> Instant {
+    pub(crate) fn deadline(&self) -> u64 {
         self.bounded(self.wait)
     }
 
     /// When a connect, or a handshake, that begins now must be over.
-    fn connect_deadline(&self) -> Instant {
+    fn connect_deadline(&self) -> u64 {
         self.bounded(self.connect)
     }
 
-    /// How long to wait for the answer to a request made now.
-    pub(crate) fn left(&self) -> Duration {
-        self.deadline().saturating_duration_since(Instant::now())
-    }
-
-    fn bounded(&self, wait: Duration) -> Instant {
-        let deadline = Instant::now() + wait;
-        self.until.map_or(deadline, |until| until.min(deadline))
+    fn bounded(&self, wait: Duration) -> u64 {
+        deadline_in(wait).min(self.until_ns)
     }
 }
 
@@ -266,8 +260,8 @@ impl Control {
             .set_nodelay(true)
             .map_err(|error| unreached(level, "connection", format!("setsockopt: {error}")))?;
         let material = tls.cloned();
-        let deadline = patience.connect_deadline();
-        let tls = tls.map(|tls| sealed(&stream, peer, deadline, tls).map(Box::new)).transpose();
+        let until_ns = patience.connect_deadline();
+        let tls = tls.map(|tls| sealed(&stream, peer, until_ns, tls).map(Box::new)).transpose();
         let tls = tls.map_err(|error| {
             unreached(level_of(&error, level), "TLS connection", reason(&error))
         })?;
@@ -309,13 +303,13 @@ impl Control {
         self.peer
     }
 
-    /// Sends a request, and waits for the answer until `deadline`.
+    /// Sends a request, and waits for the answer until `until_ns`.
     pub(crate) fn call(
         &mut self,
         request: ControlRequest,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<ControlReply, CallError> {
-        self.call_while_there(request, deadline, None)
+        self.call_while_there(request, until_ns, None)
     }
 
     /// As [`call`](Self::call), but stops waiting if the primary is gone: see
@@ -323,7 +317,7 @@ impl Control {
     pub(crate) fn call_while_there(
         &mut self,
         request: ControlRequest,
-        deadline: Instant,
+        until_ns: u64,
         silence: Option<Duration>,
     ) -> Result<ControlReply, CallError> {
         self.beat_if_due();
@@ -339,7 +333,7 @@ impl Control {
         }
         let sent_ns = boot_ns();
         let answer =
-            self.send(&bytes, deadline).and_then(|()| self.answer_to(seq, deadline, silence));
+            self.send(&bytes, until_ns).and_then(|()| self.answer_to(seq, until_ns, silence));
         if let Ok(reply) = &answer {
             self.tell_of_operator(reply);
         }
@@ -453,11 +447,11 @@ impl Control {
         }
     }
 
-    fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<(), CallError> {
+    fn send(&mut self, mut bytes: &[u8], until_ns: u64) -> Result<(), CallError> {
         let whole = bytes.len();
         if let Some(tls) = &mut self.tls {
-            time_left(deadline)?;
-            let sent = tls.write_until(self.stream.stream.as_fd(), bytes, deadline);
+            time_left(until_ns)?;
+            let sent = tls.write_until(self.stream.stream.as_fd(), bytes, until_ns);
             return match sent {
                 Ok(()) => Ok(()),
                 Err((0, error)) if error.kind() == ErrorKind::TimedOut => Err(CallError::Transport),
@@ -465,7 +459,7 @@ impl Control {
             };
         }
         while !bytes.is_empty() {
-            let left = match time_left(deadline) {
+            let left = match time_left(until_ns) {
                 Ok(left) => left,
                 Err(e) if bytes.len() == whole => return Err(e), // the frame was not begun
                 Err(e) => return Err(self.broken_by(e)),
@@ -516,10 +510,10 @@ impl Control {
     fn answer_to(
         &mut self,
         seq: Seq,
-        deadline: Instant,
+        until_ns: u64,
         silence: Option<Duration>,
     ) -> Result<ControlReply, CallError> {
-        let look_again = || silence.map_or(deadline, |silence| Instant::now() + silence);
+        let look_again = || silence.map_or(until_ns, deadline_in);
         let mut look = look_again();
         loop {
             while let Some((number, reply)) = self.next_reply()? {
@@ -531,9 +525,9 @@ impl Control {
                 }
                 self.late(number, &reply);
             }
-            match (self.receive(look.min(deadline)), silence) {
+            match (self.receive(look.min(until_ns)), silence) {
                 (Ok(()), _) => {}
-                (Err(_), Some(silence)) if !self.broken && look < deadline => {
+                (Err(_), Some(silence)) if !self.broken && look < until_ns => {
                     let wait = silence.max(Duration::from_nanos(ASK_NS_MIN));
                     if ask(&self.peer.into(), wait, self.material.as_ref()).is_err() {
                         return Err(CallError::Transport);
@@ -555,11 +549,11 @@ impl Control {
         }
     }
 
-    fn receive(&mut self, deadline: Instant) -> Result<(), CallError> {
-        let left = time_left(deadline)?;
+    fn receive(&mut self, until_ns: u64) -> Result<(), CallError> {
+        let left = time_left(until_ns)?;
         if let Some(tls) = &mut self.tls {
             let (socket, into) = (self.stream.stream.as_fd(), self.received.space());
-            return match tls.read_until(socket, into, deadline) {
+            return match tls.read_until(socket, into, until_ns) {
                 Ok(0) => Err(self.broken_by(CallError::Transport)),
                 Ok(received) => {
                     self.received.filled(received);
@@ -590,8 +584,8 @@ impl Control {
     }
 }
 
-fn time_left(deadline: Instant) -> Result<Duration, CallError> {
-    let left = deadline.saturating_duration_since(Instant::now());
+fn time_left(until_ns: u64) -> Result<Duration, CallError> {
+    let left = left_until(until_ns);
     if left.is_zero() {
         return Err(CallError::Transport);
     }
@@ -613,15 +607,18 @@ mod tests {
 
     #[test]
     fn a_client_that_comes_gives_a_primary_time_to_connect_within_its_own() {
-        let (now, second) = (Instant::now(), Duration::from_secs(1));
-        let of = |silence, until| Patience::of_arrival(silence, until).connect_deadline() - now;
+        let (now_ns, second) = (boot_ns(), Duration::from_secs(1));
+        let of = |silence, until_ns| {
+            let end_ns = Patience::of_arrival(silence, until_ns).connect_deadline();
+            Duration::from_nanos(end_ns - now_ns)
+        };
         for silence in [second / 10, second] {
-            assert!((3 * second..8 * second).contains(&of(Some(silence), None)));
-            assert_eq!(of(Some(silence), Some(now + 2 * second)), 2 * second);
+            assert!((3 * second..8 * second).contains(&of(Some(silence), u64::MAX)));
+            assert_eq!(of(Some(silence), now_ns + 2 * NS), 2 * second);
         }
-        assert!(of(Some(8 * second), None) >= 8 * second);
-        assert!(of(Some(60 * second), None) < 60 * second);
-        assert!(of(None, None) >= CONTROL_WAIT);
+        assert!(of(Some(8 * second), u64::MAX) >= 8 * second);
+        assert!(of(Some(60 * second), u64::MAX) < 60 * second);
+        assert!(of(None, u64::MAX) >= CONTROL_WAIT);
     }
 
     fn reply(seq: u64, reply: ControlReply) -> Vec<u8> {
@@ -647,8 +644,8 @@ mod tests {
         (addr, server)
     }
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(10)
+    fn soon() -> u64 {
+        deadline_in(Duration::from_secs(10))
     }
 
     #[test]
@@ -658,7 +655,7 @@ mod tests {
         let answer = [rest, &reply(2, ControlReply::Done)].concat();
         let (addr, server) = scripted(vec![cut.to_vec(), answer]);
         let mut control = connect(addr).unwrap();
-        let short = Instant::now() + Duration::from_secs(1); // for the request to be sent
+        let short = deadline_in(Duration::from_secs(1)); // for the request to be sent
         assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
         server.join().unwrap();
@@ -714,8 +711,7 @@ mod tests {
     fn a_call_without_any_time_left_leaves_the_connection_usable() {
         let (addr, server) = scripted(vec![reply(2, ControlReply::Done)]);
         let mut control = connect(addr).unwrap();
-        let past = Instant::now();
-        assert_eq!(control.call(ControlRequest::Heartbeat, past), Err(CallError::Transport));
+        assert_eq!(control.call(ControlRequest::Heartbeat, boot_ns()), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
         server.join().unwrap();
     }

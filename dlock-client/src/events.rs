@@ -14,12 +14,14 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::Loss;
+use dlock_fabric::os::clock::deadline_in;
 use parking_lot::{Condvar, Mutex};
 
+use crate::clock::wait_until;
 use crate::driver::futures::Tasks;
 use crate::driver::renewals::{Renew, Renewed};
 use crate::instance::Instance;
@@ -107,7 +109,7 @@ impl Events {
     /// # Latency
     /// As long as it takes until an event comes.
     pub fn wait(&self) -> Option<Event> {
-        self.wait_until(None)
+        self.wait_until(u64::MAX)
     }
 
     /// The next event; `None`: none came in this time, or the client is gone.
@@ -115,22 +117,18 @@ impl Events {
     /// # Latency
     /// `timeout` at most.
     pub fn wait_for(&self, timeout: Duration) -> Option<Event> {
-        self.wait_until(Instant::now().checked_add(timeout))
+        self.wait_until(deadline_in(timeout))
     }
 
-    fn wait_until(&self, until: Option<Instant>) -> Option<Event> {
+    fn wait_until(&self, until_ns: u64) -> Option<Event> {
         let mut state = self.0.state.lock();
         loop {
             let event = state.take();
             if event.is_some() || state.is_over {
                 return event;
             }
-            match until {
-                None => self.0.changed.wait(&mut state),
-                Some(until) if self.0.changed.wait_until(&mut state, until).timed_out() => {
-                    return state.take();
-                }
-                Some(_) => {}
+            if wait_until(&self.0.changed, &mut state, until_ns) {
+                return state.take();
             }
         }
     }

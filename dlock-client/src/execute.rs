@@ -8,17 +8,17 @@
 //! `Busy::Waiting`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use dlock_core::clock::Now;
+use dlock_core::clock::NS;
 use dlock_core::ids::Seq;
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::lock::{Half, Op, OpResult};
 use dlock_core::memory::exec::{Executor, Posted};
 use dlock_core::memory::word_op::{Chain, Outcome, WordAddr};
-use dlock_core::operation::{needs_clock, Bounds, Effect, Operation, Started, CHAIN_WAIT_NS};
+use dlock_core::operation::{Bounds, Effect, Operation, Started, CHAIN_WAIT_NS, FLUSH_WAIT_NS};
 use dlock_core::session;
-use dlock_core::wire::message::{LockType, Reply, Request};
+use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use parking_lot::MutexGuard;
@@ -26,73 +26,18 @@ use parking_lot::MutexGuard;
 use crate::backoff::{pass, Pause, Trying};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
 
-/// The longest that an executor waits for the server clock.
-pub(crate) const CLOCK_WAIT: Duration = Duration::from_secs(1);
+/// The longest that an executor waits for the server clock, nanoseconds.
+pub(crate) const CLOCK_WAIT_NS: u64 = NS;
 /// How long a data-path call may take.
 pub(crate) const DATA_WAIT: Duration = Duration::from_secs(LOCK_WAIT_S);
 /// [`DATA_WAIT`] in nanoseconds.
 pub(crate) const DATA_WAIT_NS: u64 = CHAIN_WAIT_NS;
 
-/// How long a call may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    /// When the call began, on the client's own clock. `None`: the call begins when its operation
-    /// does, without having waited for other threads.
-    start_ns: Option<u64>,
-    /// How long after the beginning the call may wait for a grant, nanoseconds.
-    grant_ns: u64,
-}
-
-impl Limit {
-    /// The limit of a call that begins now.
-    pub(crate) const NOW: Self = Self { start_ns: None, grant_ns: DATA_WAIT_NS };
-
-    /// The limit of a call that began at `start`.
-    pub(crate) fn since(start: Instant) -> Self {
-        Self { start_ns: Some(ns_of(start)), grant_ns: DATA_WAIT_NS }
-    }
-
-    /// The limit of a call that began at `start` and may wait until `deadline` for a grant.
-    pub(crate) fn to(start: Instant, deadline: Instant) -> Self {
-        let grant = deadline.saturating_duration_since(start).as_nanos();
-        Self { grant_ns: u64::try_from(grant).unwrap_or(u64::MAX), ..Self::since(start) }
-    }
-
-    /// The limit of a call that waits for no grant: it ends at `deadline`, or after 5 s if that is
-    /// earlier.
-    pub(crate) fn ending(deadline: Instant) -> Self {
-        Self::since(deadline.checked_sub(DATA_WAIT).unwrap_or(deadline).min(Instant::now()))
-    }
-
-    /// This limit. If it does not say when the call began, the call began at `start_ns`.
-    pub(crate) fn from(&self, start_ns: u64) -> Self {
-        Self { start_ns: self.start_ns.or(Some(start_ns)), ..*self }
-    }
-
-    /// The time left for the call.
-    pub(crate) fn left(&self) -> Duration {
-        match self.start_ns {
-            Some(start_ns) => left_ns(Bounds::waiting(start_ns, self.grant_ns).until_ns),
-            None => Duration::MAX,
-        }
-    }
-
-    /// The call's bounds on the client's own clock; a call without a beginning begins at `now_ns`.
-    #[inline]
-    pub(crate) fn bounds(&self, now_ns: u64) -> Bounds {
-        Bounds::waiting(self.start_ns.unwrap_or(now_ns), self.grant_ns)
-    }
-}
-
-/// The reading of the client's own clock at `then`.
-fn ns_of(then: Instant) -> u64 {
-    let ago = u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    boot_ns().saturating_sub(ago)
-}
-
-/// The time left until `until_ns` on the client's own clock.
-pub(crate) fn left_ns(until_ns: u64) -> Duration {
-    Duration::from_nanos(until_ns.saturating_sub(boot_ns()))
+/// The bounds of a call. A call without any begins at `now_ns`, when its operation does, because it
+/// has not waited for other threads.
+#[inline]
+pub(crate) fn bounds_of(bounds: Option<&Bounds>, now_ns: u64) -> Bounds {
+    bounds.copied().unwrap_or_else(|| Bounds::since(now_ns))
 }
 
 /// A request whose reply an operation waits for.
@@ -133,7 +78,7 @@ pub(crate) fn carry_out(
                 trying.pauses = trying.pauses.saturating_add(1);
                 pauses(lock_slot, guard, operation, rest, *trying);
                 if let Rest::Park { .. } = rest {
-                    trying.since = Instant::now();
+                    trying.since_ns = boot_ns();
                 }
             }
         }
@@ -171,11 +116,11 @@ fn pauses(
     lock_slot.changed.notify_all();
     match Arc::ptr_eq(&held.exec, &exec) {
         true => {
-            let now = held.now_again();
+            let now = held.fresh();
             operation.paused(&mut held.entry, now);
         }
         false => {
-            let now = held.clock_unanswered();
+            let now = held.unasked();
             operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
@@ -240,8 +185,7 @@ pub(crate) fn advance(
             }
             Effect::Await { until_ns } => return Advanced::Waits { until_ns },
             Effect::Pause { pause_ns, ahead } => {
-                let time = Duration::from_nanos(pause_ns);
-                let pause = Pause { time, ahead, is_local: held.is_local };
+                let pause = Pause { pause_ns, ahead, is_local: held.is_local };
                 return Advanced::Pauses { rest: Rest::Pass(pause) };
             }
             Effect::Park { addr, half, value, limit_ns } => {
@@ -255,7 +199,7 @@ pub(crate) fn advance(
             }
             Effect::WriteLedger(entry) => held.exec.write_ledger(held.entry.handle(), entry),
             Effect::Tell(request) => tell(&*held.exec, &request),
-            Effect::ReadClock => operation.clock(held.now_again()),
+            Effect::ReadClock => operation.clock(held.fresh()),
             Effect::Count(counter) => held.exec.count(counter),
         }
     }
@@ -270,7 +214,7 @@ pub(crate) fn await_reply(
     until_ns: u64,
 ) {
     let Some(held) = guard.as_mut() else { return };
-    let wait = || asked.exec.reply(asked.seq, left_ns(until_ns));
+    let wait = || asked.exec.reply(asked.seq, until_ns);
     let reply = match asked.is_wait {
         false => wait(),
         true => {
@@ -296,14 +240,14 @@ pub(crate) fn answered(
         held.busy = Busy::No;
         lock_slot.changed.notify_all();
         if !Arc::ptr_eq(&held.exec, &asked.exec) {
-            let now = held.clock_unanswered();
+            let now = held.unasked();
             return operation.replaced(&mut held.entry, now); // a reinit came between
         }
     }
     match reply {
         Ok(Some(reply)) => held.reply(operation, Ok(reply)),
         Ok(None) => {
-            let now = held.clock_unanswered();
+            let now = held.unasked();
             operation.deadline(&held.entry, is_answered, now);
         }
         Err(status) => held.reply(operation, Err(status)),
@@ -314,7 +258,7 @@ impl Asked {
     /// Whether the primary has answered the probe. If it has not, the probe is given up.
     pub(crate) fn take_ping(&mut self) -> bool {
         let Some(ping) = self.ping.take() else { return false };
-        match self.exec.reply(ping, Duration::ZERO) {
+        match self.exec.reply(ping, 0) {
             Ok(Some(_)) => true,
             _ => {
                 self.exec.forget(ping);
@@ -339,108 +283,6 @@ impl ClientLock {
         self.entry.unfounded(op, is_cut_off, || self.exec.refusal())
     }
 
-    /// The server clock, as fresh as the operation needs it. On memory of this host a reading is
-    /// used until the next tick.
-    #[inline(always)]
-    pub(crate) fn clock(&mut self, op: Op) -> Now {
-        if self.entry.is_timeless(op) {
-            self.last_now = self.local_coarse();
-            return self.last_now;
-        }
-        if self.entry.needs_no_server_clock(op) {
-            self.last_now = self.clock_unanswered();
-            return self.last_now;
-        }
-        let before_ns = self.last_now.local_ns;
-        let is_read = self.is_local && before_ns == self.read_ns;
-        if !is_read || self.exec.local_coarse_ns(before_ns) != before_ns {
-            self.read_clock();
-        }
-        self.last_now.horizon_ns = self.pulse.horizon_ns();
-        self.last_now
-    }
-
-    /// As [`clock`](Self::clock), for a first effect on memory of this host. An operation that
-    /// decides nothing by the clock does not read it, but gets the current horizon.
-    #[inline(always)]
-    pub(crate) fn clock_at_first(&mut self, op: Op) {
-        if self.is_local && self.entry.is_timeless(op) {
-            self.last_now.horizon_ns = self.pulse.horizon_ns();
-        }
-        if !self.is_unclocked(op) {
-            self.clock(op);
-        }
-    }
-
-    #[inline(always)]
-    fn is_unclocked(&self, op: Op) -> bool {
-        let is_local = self.is_local && self.entry.is_timeless(op);
-        is_local && !needs_clock(op, &self.entry, self.last_now)
-    }
-
-    /// The clock reading from before the first effect, for the operation that goes on, and the
-    /// call's bounds.
-    pub(crate) fn clock_begun(&mut self, op: Op, limit: &Limit) -> (Now, Bounds) {
-        if self.is_unclocked(op) {
-            self.last_now = self.clock_unanswered();
-        }
-        (self.last_now, limit.bounds(self.last_now.local_ns))
-    }
-
-    #[inline(never)]
-    fn read_clock(&mut self) {
-        self.last_now = self.exec.now();
-        self.read_ns = self.last_now.local_ns;
-    }
-
-    /// The client's own clock as of the last tick, for operations that need no server clock.
-    #[inline]
-    fn local_coarse(&self) -> Now {
-        let before_ns = self.last_now.local_ns;
-        let local_ns = self.exec.local_coarse_ns(before_ns);
-        self.within_horizon(match local_ns > before_ns {
-            true => self.last_now.at_local(local_ns),
-            false => self.last_now,
-        })
-    }
-
-    /// The clock after a missing answer: computed from the last reading, so that the client does
-    /// not also wait for the primary to tell the time.
-    pub(crate) fn clock_unanswered(&self) -> Now {
-        self.within_horizon(self.last_now.at_local(boot_ns()))
-    }
-
-    /// The clock after an outcome. If the operation needs no fresh reading, this is the last one
-    /// with the current horizon.
-    #[inline]
-    pub(crate) fn clock_after(&mut self, is_needed: bool) -> Now {
-        match is_needed {
-            true => self.clock_again(),
-            false => self.within_horizon(self.last_now),
-        }
-    }
-
-    /// Whether the last clock reading is still good after an outcome: the horizon is the same, and
-    /// no tick has passed if a fresh reading is needed.
-    #[inline(always)]
-    pub(crate) fn is_clock_as_read(&self, is_needed: bool) -> bool {
-        let before_ns = self.last_now.local_ns;
-        let is_same_tick = || self.is_local && self.exec.local_coarse_ns(before_ns) == before_ns;
-        self.last_now.horizon_ns == self.pulse.horizon_ns() && (!is_needed || is_same_tick())
-    }
-
-    /// Reads the clock again within one operation, as exactly as the type of the lock needs it.
-    #[inline]
-    fn clock_again(&mut self) -> Now {
-        if !self.is_clock_as_read(true) {
-            self.last_now = match self.entry.lock_type() {
-                LockType::Rw => self.local_coarse(),
-                LockType::Atomic | LockType::Fair => self.now_again(),
-            };
-        }
-        self.last_now
-    }
-
     #[inline]
     pub(crate) fn execute(&self, chain: &Chain, until_ns: u64) -> Outcome {
         match chain.ops() {
@@ -455,12 +297,9 @@ impl ClientLock {
     #[inline(always)]
     pub(crate) fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
         let mut outcome = [Outcome::Unknown];
-        let wait = match self.is_local {
-            true => DATA_WAIT, // a chain on memory of this host does not wait
-            false => left_ns(until_ns),
-        };
-        if !wait.is_zero() {
-            self.exec.execute(std::slice::from_ref(chain), &mut outcome, wait);
+        // a chain on memory of this host does not wait
+        if self.is_local || until_ns > boot_ns() {
+            self.exec.execute(std::slice::from_ref(chain), &mut outcome, until_ns);
         }
         outcome[0]
     }
@@ -468,14 +307,14 @@ impl ClientLock {
     /// Reports the outcome of a chain to the operation that posted it.
     pub(crate) fn outcome(&mut self, operation: &mut Operation, outcome: Outcome) {
         let now = match outcome {
-            Outcome::Unknown => self.clock_unanswered(),
+            Outcome::Unknown => self.unasked(),
             _ => self.clock_after(operation.needs_clock(&self.entry)),
         };
         operation.outcome(&mut self.entry, outcome, now);
     }
 
     fn reply(&mut self, operation: &mut Operation, reply: Result<Reply, Status>) {
-        let now = self.now();
+        let now = self.fresh();
         operation.reply(&mut self.entry, reply, now);
     }
 
@@ -490,7 +329,7 @@ impl ClientLock {
     /// Goes on over another channel to the same primary: sends again what the old channel may have
     /// lost.
     pub(crate) fn resume(&mut self) {
-        let now = self.now();
+        let now = self.fresh();
         let request = session::resume(&mut self.entry, self.busy != Busy::No, now);
         self.write_ledger();
         if let Some(request) = request {
@@ -517,20 +356,18 @@ impl ClientLock {
 pub(crate) fn settle(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
-    until: Instant,
+    until_ns: u64,
 ) -> Result<(), Status> {
     let Some(held) = guard.as_mut() else { return Err(Status::LockNotGet) };
     if let Some(status) = held.exec.refusal() {
         return Err(status);
     }
-    let now = held.now();
-    let left = until.saturating_duration_since(Instant::now()).as_nanos();
-    let until_ns = now.local_ns.saturating_add(u64::try_from(left).unwrap_or(u64::MAX));
+    let now = held.fresh();
     let bounds = Bounds { grant_until_ns: until_ns, until_ns };
     let Some(operation) = Operation::undo(&mut held.entry, now, bounds) else {
-        let wait = Duration::from_nanos(until_ns.saturating_sub(now.local_ns));
-        let flush = Duration::from_nanos(dlock_core::operation::FLUSH_WAIT_NS);
-        return held.exec.flush_ledger(wait.min(flush)).then_some(()).ok_or(Status::BadResponse);
+        let flush_ns = now.local_ns.saturating_add(FLUSH_WAIT_NS);
+        let is_flushed = held.exec.flush_ledger(until_ns.min(flush_ns));
+        return is_flushed.then_some(()).ok_or(Status::BadResponse);
     };
     let result = carry_out(lock_slot, guard, Started::Running(operation));
     match guard.as_ref().map(|held| held.entry.in_doubt()) {

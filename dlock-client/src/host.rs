@@ -14,15 +14,18 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::left_until;
 use dlock_fabric::os::fork;
 use dlock_fabric::os::net::not_connected;
 use dlock_fabric::os::threads::spawn_without_signals;
 use parking_lot::{Condvar, Mutex};
+
+use crate::clock::wait_until;
 
 /// The longest name of a host, and of a part of it (RFC 1035).
 const NAME_LEN_MAX: usize = 253;
@@ -114,15 +117,15 @@ impl Address {
     /// The addresses to connect to, in this order: at least one.
     ///
     /// # Errors
-    /// The error of the resolver; `TimedOut` if it has not answered by `deadline`.
+    /// The error of the resolver; `TimedOut` if it has not answered by `until_ns`.
     ///
     /// # Latency
-    /// None for an IP address; for a name that of the resolver, until `deadline` at most.
-    pub fn resolve(&self, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    /// None for an IP address; for a name that of the resolver, until `until_ns` at most.
+    pub(crate) fn resolve(&self, until_ns: u64) -> io::Result<Vec<SocketAddr>> {
         match &self.host {
             Host::Ip(ip) => Ok(vec![SocketAddr::new(*ip, self.port)]),
             Host::Name(name) => {
-                let found = look_up(name, deadline, system)?;
+                let found = look_up(name, until_ns, system)?;
                 Ok(found.into_iter().map(|ip| SocketAddr::new(ip, self.port)).collect())
             }
         }
@@ -221,12 +224,12 @@ impl From<Status> for Unreached {
 /// Each cause is logged at `level`; the last one is returned.
 pub(crate) fn connected(
     address: &Address,
-    deadline: Instant,
+    until_ns: u64,
     level: log::Level,
 ) -> Result<(TcpStream, SocketAddr), Unreached> {
     let why = "it has no address".to_owned();
     let mut unreached = Unreached { why, ..Status::Error.into() };
-    let peers = match address.resolve(deadline) {
+    let peers = match address.resolve(until_ns) {
         Ok(peers) => peers,
         Err(error) => {
             // a wrong name is an error where the program gave it; that attempt has the level of
@@ -238,7 +241,7 @@ pub(crate) fn connected(
     };
     let peers = &peers[..peers.len().min(RESOLVED_MAX)];
     for (tried, &peer) in peers.iter().enumerate() {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = left_until(until_ns);
         let share = left / u32::try_from(peers.len() - tried).unwrap_or(1);
         // `connect_timeout` refuses a time of 0
         match TcpStream::connect_timeout(&peer, share.max(CONNECT_MIN)) {
@@ -302,16 +305,16 @@ fn system(name: &str) -> io::Result<Vec<IpAddr>> {
 
 fn look_up(
     name: &str,
-    deadline: Instant,
+    until_ns: u64,
     resolver: fn(&str) -> io::Result<Vec<IpAddr>>,
 ) -> io::Result<Vec<IpAddr>> {
-    look_up_among(&LOOKUPS, name, deadline, resolver)
+    look_up_among(&LOOKUPS, name, until_ns, resolver)
 }
 
 fn look_up_among(
     all: &'static Lookups,
     name: &str,
-    deadline: Instant,
+    until_ns: u64,
     resolver: fn(&str) -> io::Result<Vec<IpAddr>>,
 ) -> io::Result<Vec<IpAddr>> {
     let late = || {
@@ -319,7 +322,7 @@ fn look_up_among(
         io::Error::new(ErrorKind::TimedOut, text)
     };
     let lookup = {
-        let mut lookups = all.try_lock_until(deadline).ok_or_else(late)?;
+        let mut lookups = all.try_lock_for(left_until(until_ns)).ok_or_else(late)?;
         let question: Question = (fork::process(), name.into());
         match lookups.iter().find(|lookup| lookup.question == question) {
             Some(under_way) => Arc::clone(under_way),
@@ -339,7 +342,7 @@ fn look_up_among(
     };
     let mut found = lookup.found.lock();
     while found.is_none() {
-        if lookup.answered.wait_until(&mut found, deadline).timed_out() && found.is_none() {
+        if wait_until(&lookup.answered, &mut found, until_ns) && found.is_none() {
             return Err(late());
         }
     }
@@ -373,10 +376,12 @@ mod tests {
     use std::net::Ipv4Addr;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use dlock_fabric::os::clock::deadline_in;
+
     use super::*;
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(60)
+    fn soon() -> u64 {
+        deadline_in(Duration::from_secs(60))
     }
 
     #[test]
@@ -452,7 +457,7 @@ mod tests {
 
     #[test]
     fn too_many_names_at_a_time_are_told_from_one_that_is_late() {
-        let soon = || Instant::now() + Duration::from_millis(1);
+        let soon = || deadline_in(Duration::from_millis(1));
         let look_up = |name: String| look_up_among(&OWN, &name, soon(), never);
         let tries = (0..=LOOKUPS_MAX).map(|n| look_up(format!("many{n}")));
         let told: Vec<String> = tries.map(|found| found.unwrap_err().to_string()).collect();
@@ -481,8 +486,8 @@ mod tests {
     #[test]
     fn a_resolver_that_does_not_answer_is_asked_once_and_not_waited_for() {
         for _ in 0..3 {
-            let until = Instant::now() + Duration::from_millis(30);
-            let error = look_up("slow", until, slow).unwrap_err();
+            let until_ns = deadline_in(Duration::from_millis(30));
+            let error = look_up("slow", until_ns, slow).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
         }
         let waits: Vec<_> =

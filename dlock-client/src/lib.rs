@@ -32,6 +32,7 @@ mod ask;
 mod attach;
 mod backoff;
 mod client;
+mod clock;
 mod config;
 mod control;
 mod denied;

@@ -12,12 +12,13 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::LockId;
 use dlock_core::limits::LOCK_WAIT_S;
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 
 use crate::client::ticks;
 use crate::driver::futures::Acquiring;
@@ -191,7 +192,7 @@ impl<'a> Acquire<'a> {
         let (id, mode) = (self.lock.id, self.mode);
         let (result, number) = match self.until() {
             None => keep.instance().try_guard(id, mode, lease),
-            Some(wait) => keep.instance().wait_guard(id, mode, lease, Instant::now() + wait),
+            Some(wait) => keep.instance().wait_guard(id, mode, lease, deadline_in(wait)),
         };
         match result.status {
             Status::Success | Status::AlreadyLocked => {

@@ -11,11 +11,12 @@
 use dlock_core::lock::{FirstOp, Op, OpResult};
 use dlock_core::memory::exec::Single;
 use dlock_core::memory::word_op::Outcome;
-use dlock_core::operation::{self, needs_clock, Operation, Started};
+use dlock_core::operation::{self, needs_clock, Bounds, Operation, Started};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::threads::uncancelled;
 
-use crate::execute::{carry_out, Limit, CLOCK_WAIT, DATA_WAIT_NS};
+use crate::execute::{bounds_of, carry_out, CLOCK_WAIT_NS, DATA_WAIT_NS};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 /// Runs `op` on the lock of this slot. No other operation may be under way on that lock.
@@ -24,26 +25,31 @@ pub(crate) fn perform(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    limit: &Limit,
+    bounds: Option<&Bounds>,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if !held.is_local {
-        return uncancelled(move || perform_remotely(lock_slot, guard, op, limit));
+        return uncancelled(move || perform_remotely(lock_slot, guard, op, bounds));
     }
     held.clock_at_first(op);
-    begin(lock_slot, guard, op, limit)
+    begin(lock_slot, guard, op, bounds)
 }
 
 /// Executes the first effect. The caller has read the clock by [`ClientLock::clock_at_first`].
 #[inline(always)]
-fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Limit) -> OpResult {
+fn begin(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    bounds: Option<&Bounds>,
+) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let bounds = limit.bounds(held.last_now.local_ns);
+    let limit = bounds_of(bounds, held.last_now.local_ns);
     let first = held.entry.first_op(op, &held.last_now);
-    let Some((word_op, first)) = first.filter(|_| held.last_now.local_ns < bounds.until_ns) else {
-        return begin_with_more(lock_slot, guard, op, limit);
+    let Some((word_op, first)) = first.filter(|_| held.last_now.local_ns < limit.until_ns) else {
+        return begin_with_more(lock_slot, guard, op, bounds);
     };
-    let until_ns = bounds.chain_until_ns(held.last_now.local_ns);
+    let until_ns = limit.chain_until_ns(held.last_now.local_ns);
     let single = held.exec.execute_one(&word_op, until_ns);
     if let Single::Done(old) = single {
         // usually no tick of the clock has passed between the two readings
@@ -54,7 +60,7 @@ fn begin(lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>, op: Op, limit: &Li
             }
         }
     }
-    begun(lock_slot, guard, op, limit, (first, single.into()))
+    begun(lock_slot, guard, op, bounds, (first, single.into()))
 }
 
 /// Goes on after a first effect that did not end the operation, or after which the clock must be
@@ -64,11 +70,11 @@ fn begun(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    limit: &Limit,
+    bounds: Option<&Bounds>,
     (first, outcome): (FirstOp, Outcome),
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
-    let (begun, bounds) = held.clock_begun(op, limit);
+    let (begun, bounds) = held.clock_begun(op, bounds);
     let mut operation = Operation::after(&held.entry, op, first, begun, bounds);
     held.outcome(&mut operation, outcome);
     uncancelled(|| carry_out(lock_slot, guard, Started::Running(operation)))
@@ -80,20 +86,20 @@ fn begin_with_more(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    limit: &Limit,
+    bounds: Option<&Bounds>,
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if let Some(status) = held.unfounded(op) {
         return OpResult::of(status); // only an operation on a held lock is refused so
     }
     let local_ns = held.last_now.local_ns;
-    let until_ns = limit.bounds(local_ns).until_ns;
+    let until_ns = bounds_of(bounds, local_ns).until_ns;
     if local_ns < until_ns {
         if let Some(first) = held.entry.first_chain(op, &held.last_now) {
-            return begin_with_chain(lock_slot, guard, op, limit, (first, until_ns));
+            return begin_with_chain(lock_slot, guard, op, bounds, (first, until_ns));
         }
     }
-    let (now, bounds) = held.clock_begun(op, limit);
+    let (now, bounds) = held.clock_begun(op, bounds);
     let started = Operation::begin(&mut held.entry, op, now, bounds);
     uncancelled(|| carry_out(lock_slot, guard, started))
 }
@@ -104,7 +110,7 @@ fn begin_with_chain(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    limit: &Limit,
+    bounds: Option<&Bounds>,
     (first, until_ns): (FirstOp, u64),
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
@@ -120,7 +126,7 @@ fn begin_with_chain(
             }
         }
     }
-    begun(lock_slot, guard, op, limit, (first, outcome))
+    begun(lock_slot, guard, op, bounds, (first, outcome))
 }
 
 #[inline(never)]
@@ -128,27 +134,28 @@ fn perform_remotely(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
     op: Op,
-    limit: &Limit,
+    bounds: Option<&Bounds>,
 ) -> OpResult {
-    match guard.as_mut().and_then(|held| begins_remotely(held, op, limit)) {
-        Some(limit) => begin(lock_slot, guard, op, &limit),
+    match guard.as_mut().and_then(|held| begins_remotely(held, op, bounds)) {
+        Some(bounds) => begin(lock_slot, guard, op, Some(&bounds)),
         None => OpResult::of(Status::BadResponse),
     }
 }
 
 /// Reads the clock for an executor that may have to ask the primary for the time and to wait for a
-/// chain. Returns how long the call may take. `None`: the call has no time left, or too little to
+/// chain. Returns the bounds of the call. `None`: the call has no time left, or too little to
 /// wait for the clock, and does not begin.
-fn begins_remotely(held: &mut ClientLock, op: Op, limit: &Limit) -> Option<Limit> {
-    let (left, is_by_itself) = (limit.left(), held.entry.needs_no_server_clock(op));
-    let may_ask = is_by_itself || left >= CLOCK_WAIT || held.exec.is_clock_ready();
-    if left.is_zero() || !may_ask {
+fn begins_remotely(held: &mut ClientLock, op: Op, bounds: Option<&Bounds>) -> Option<Bounds> {
+    let left_ns = bounds.map_or(u64::MAX, |bounds| bounds.until_ns.saturating_sub(boot_ns()));
+    let is_by_itself = held.entry.needs_no_server_clock(op);
+    let may_ask = is_by_itself || left_ns >= CLOCK_WAIT_NS || held.exec.is_clock_ready();
+    if left_ns == 0 || !may_ask {
         return None;
     }
     if is_by_itself {
-        return Some(limit.from(held.clock(op).local_ns));
+        return Some(bounds_of(bounds, held.clock(op).local_ns));
     }
     let (came_ns, now) = held.exec.now_since();
     held.last_now = held.within_horizon(now);
-    Some(limit.from(came_ns))
+    Some(bounds_of(bounds, came_ns))
 }

@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::{LockId, ObjectId};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use parking_lot::{Condvar, Mutex};
 
+use crate::clock::wait_until;
 use crate::driver::futures::Tasks;
 use crate::error::Error;
 use crate::instance::Instance;
@@ -149,10 +151,10 @@ impl References {
 
     /// Begins a get. If the key is known from an earlier try, waits until no thread gives it back.
     fn begin(&self, of: Option<Key>) -> Result<Get<'_>, Error> {
-        let until = Instant::now() + GIVEN_BACK_WAIT;
+        let until_ns = deadline_in(GIVEN_BACK_WAIT);
         let mut live = self.live.lock();
         while of.is_some_and(|key| live.is_dropped(key)) {
-            if self.changed.wait_until(&mut live, until).timed_out() {
+            if wait_until(&self.changed, &mut live, until_ns) {
                 return Err(Error::Disconnected);
             }
         }

@@ -4,7 +4,6 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::time::Instant;
 
 use dlock_fabric::os::net::is_end;
 use dlock_fabric::tls::session::TlsSession;
@@ -25,11 +24,11 @@ pub(crate) fn refused(peer: SocketAddr, call: &str, error: &std::io::Error) -> C
 pub(crate) fn sealed(
     stream: &TcpStream,
     peer: SocketAddr,
-    deadline: Instant,
+    until_ns: u64,
     tls: &Tls,
 ) -> std::io::Result<TlsSession> {
     let mut session = TlsSession::connect(tls, peer.ip()).map_err(std::io::Error::other)?;
-    session.shake_until(stream.as_fd(), deadline)?;
+    session.shake_until(stream.as_fd(), until_ns)?;
     Ok(session)
 }
 

@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::ids::{Epoch, LockId};
@@ -23,9 +23,11 @@ use dlock_core::lock::{Listening, LockEntry, OpResult};
 use dlock_core::memory::exec::Executor;
 use dlock_core::session::Binding;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::left_until;
 use dlock_fabric::os::threads::uncancelled;
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, WaitTimeoutResult};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
+use crate::clock::wait_until;
 use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::Pulse;
 
@@ -106,7 +108,7 @@ impl ClientLock {
     /// Ends a hold whose release was refused with this status, or was not answered: see
     /// [`LockEntry::release_unheard`].
     pub(crate) fn release_unheard(&mut self, refused: Status) -> Option<OpResult> {
-        let now = self.binding.clock(self.clock_unanswered());
+        let now = self.binding.clock(self.unasked());
         self.entry.release_unheard(refused, now)
     }
 
@@ -147,24 +149,6 @@ impl ClientLock {
     pub(crate) fn leave_queue(&mut self, turn: Turn) {
         self.queue.retain(|&other| other != turn);
     }
-
-    /// The server clock as this client knows it, and the horizon of its session.
-    #[inline]
-    pub(crate) fn now(&self) -> Now {
-        self.within_horizon(self.exec.now())
-    }
-
-    /// As [`now`](Self::now), for a second reading in one operation.
-    #[inline]
-    pub(crate) fn now_again(&self) -> Now {
-        self.within_horizon(self.exec.now_again(self.last_now))
-    }
-
-    /// The reading `now`, with the horizon of the session.
-    #[inline]
-    pub(crate) fn within_horizon(&self, now: Now) -> Now {
-        Now { horizon_ns: self.pulse.horizon_ns(), ..now }
-    }
 }
 
 /// Sets how operations on a lock may be carried out, as this executor permits.
@@ -203,13 +187,9 @@ impl Changed {
         }
     }
 
-    /// Waits for a change.
-    pub(crate) fn wait_until(
-        &self,
-        guard: &mut LockSlotGuard<'_>,
-        deadline: Instant,
-    ) -> WaitTimeoutResult {
-        self.threads.wait_until(guard, deadline)
+    /// Waits for a change, until `until_ns` at most; returns whether that time has come.
+    pub(crate) fn wait_until(&self, guard: &mut LockSlotGuard<'_>, until_ns: u64) -> bool {
+        wait_until(&self.threads, guard, until_ns)
     }
 
     /// Records that one more future waits for changes. The caller has locked the slot.
@@ -249,15 +229,12 @@ impl LockSlot {
         self.held.lock()
     }
 
-    /// The locked slot, as soon as no other thread has it locked; `None`: not by `deadline`.
+    /// The locked slot, as soon as no other thread has it locked; `None`: not by `until_ns`.
     #[inline]
-    pub(crate) fn lock_until(
-        &self,
-        deadline: impl FnOnce() -> Instant,
-    ) -> Option<LockSlotGuard<'_>> {
+    pub(crate) fn lock_until(&self, until_ns: impl FnOnce() -> u64) -> Option<LockSlotGuard<'_>> {
         match self.held.try_lock() {
             Some(guard) => Some(guard),
-            None => self.held.try_lock_until(deadline()),
+            None => self.held.try_lock_for(left_until(until_ns())),
         }
     }
 }
@@ -486,7 +463,7 @@ mod tests {
     }
 
     fn id_in(table: &Table, index: LockSlotIndex) -> Option<LockId> {
-        let guard = table.lock_slot(index).lock_until(Instant::now).unwrap();
+        let guard = table.lock_slot(index).lock_until(|| 0).unwrap();
         guard.as_ref().map(|held| held.id)
     }
 
@@ -525,7 +502,7 @@ mod tests {
         let table = Table::new();
         let (id, index) = table.insert(held(5));
         assert_eq!((table.known(LockId(5)), table.named(&[5])), (Some(id), Some(id)));
-        table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
+        table.remove(index, &mut table.lock_slot(index).lock_until(|| 0).unwrap());
         assert_eq!((table.known(LockId(5)), table.named(&[5])), (None, None));
     }
 
@@ -533,7 +510,7 @@ mod tests {
     fn a_released_cell_is_used_again_and_its_old_hint_is_seen_to_be_wrong() {
         let table = Table::new();
         let (_, index) = table.insert(held(5));
-        table.remove(index, &mut table.lock_slot(index).lock_until(Instant::now).unwrap());
+        table.remove(index, &mut table.lock_slot(index).lock_until(|| 0).unwrap());
         assert!(table.is_empty());
         assert_eq!(table.insert(held(6)), (LockId(6), index));
         assert_eq!(table.hint(LockId(5)).and_then(|i| id_in(&table, i)), Some(LockId(6)));

@@ -13,6 +13,7 @@ use rustix::event::PollFlags;
 
 use crate::error::FabricError;
 use crate::memory::atomic::SharedWord;
+use crate::os::clock::{boot_ns, deadline_in};
 use crate::os::net;
 use crate::os::sys;
 
@@ -80,9 +81,9 @@ impl Echo {
     pub fn round_trip_ns(&mut self) -> io::Result<u64> {
         let Some(near) = &self.near else { return Err(io::ErrorKind::NotConnected.into()) };
         let started = Instant::now();
-        let deadline = started + WAIT;
-        sys::send_all(near.as_fd(), &self.bytes, deadline)?;
-        sys::receive_all(near.as_fd(), &mut self.bytes, deadline)?;
+        let until_ns = deadline_in(WAIT);
+        sys::send_all(near.as_fd(), &self.bytes, until_ns)?;
+        sys::receive_all(near.as_fd(), &mut self.bytes, until_ns)?;
         Ok(u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 }
@@ -99,19 +100,19 @@ impl Drop for Echo {
 
 fn echo_once(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
     let fd = socket.as_fd();
-    let spin_until = Instant::now() + ECHO_SPIN;
+    let spin_until_ns = deadline_in(ECHO_SPIN);
     let mut filled = 0;
     while filled < buffer.len() {
         match sys::receive_now(fd, &mut buffer[filled..])? {
             Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some(len) => filled += len,
-            None if Instant::now() < spin_until => std::thread::yield_now(),
+            None if boot_ns() < spin_until_ns => std::thread::yield_now(),
             None => {
-                sys::poll_until(fd, PollFlags::IN, sys::deadline_in(WAIT))?;
+                sys::poll_until(fd, PollFlags::IN, deadline_in(WAIT))?;
             }
         }
     }
-    sys::send_all(fd, buffer, sys::deadline_in(WAIT))
+    sys::send_all(fd, buffer, deadline_in(WAIT))
 }
 
 #[cfg(test)]

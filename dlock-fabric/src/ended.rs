@@ -2,8 +2,6 @@
 //! The executor of a session whose connections have ended. The real executor is closed, because a
 //! client that comes back needs its descriptors.
 
-use std::time::Duration;
-
 use dlock_core::clock::{ClockEstimate, Now, TrackedClock, DRIFT_PPM};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer, Posted};
@@ -37,7 +35,7 @@ impl Ended {
 }
 
 impl Executor for Ended {
-    fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+    fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _until_ns: u64) {
         outcomes.fill(Outcome::Refused(Status::BadResponse));
     }
 
@@ -59,7 +57,7 @@ impl Executor for Ended {
         Err(Status::BadResponse)
     }
 
-    fn reply(&self, _seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+    fn reply(&self, _seq: Seq, _until_ns: u64) -> Result<Option<Reply>, Status> {
         Err(Status::BadResponse)
     }
 
@@ -92,7 +90,7 @@ mod tests {
     struct Old(Now);
 
     impl Executor for Old {
-        fn execute(&self, _: &[Chain], _: &mut [Outcome], _: Duration) {}
+        fn execute(&self, _: &[Chain], _: &mut [Outcome], _: u64) {}
         fn post(&self, chain: &Chain) -> Posted {
             Refuse.post(chain)
         }
@@ -103,7 +101,7 @@ mod tests {
         fn send(&self, _: &Request) -> Result<Seq, Status> {
             Ok(Seq(1))
         }
-        fn reply(&self, _: Seq, _: Duration) -> Result<Option<Reply>, Status> {
+        fn reply(&self, _: Seq, _: u64) -> Result<Option<Reply>, Status> {
             Ok(None)
         }
         fn forget(&self, _: Seq) {}

@@ -2,8 +2,6 @@
 //! The executor of a lock whose slot is not known: after a reinit at a recovering primary, until
 //! the lock is claimed there. It refuses everything, because the old slot must not be used.
 
-use std::time::Duration;
-
 use dlock_core::clock::{Now, ServerTime};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::memory::exec::{Executor, Posted};
@@ -19,7 +17,7 @@ use crate::os::clock::boot_ns;
 pub struct Refuse;
 
 impl Executor for Refuse {
-    fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+    fn execute(&self, _chains: &[Chain], outcomes: &mut [Outcome], _until_ns: u64) {
         outcomes.fill(Outcome::Refused(Status::NotReady));
     }
 
@@ -37,7 +35,7 @@ impl Executor for Refuse {
         Ok(Seq(0))
     }
 
-    fn reply(&self, _seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+    fn reply(&self, _seq: Seq, _until_ns: u64) -> Result<Option<Reply>, Status> {
         Ok(Some(Reply::Denied { status: Status::NotReady, word: 0 }))
     }
 

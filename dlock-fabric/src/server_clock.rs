@@ -15,7 +15,6 @@
 //! stood still, or jumped) replaces it, and is counted: see [`TrackedClock`].
 
 use std::sync::Mutex;
-use std::time::Duration;
 
 use dlock_core::clock::{ClockEstimate, Refresh, TrackedClock};
 use dlock_core::ids::Seq;
@@ -121,9 +120,9 @@ pub(crate) fn ask(
     clock: &SharedEstimate,
     ping: &Mutex<Option<Ping>>,
     now_ns: u64,
-    wait: Duration,
+    wait_ns: u64,
     send: impl FnOnce() -> Result<Seq, Status>,
-    reply: impl Fn(Seq, Duration) -> Result<Option<Reply>, Status>,
+    reply: impl Fn(Seq, u64) -> Result<Option<Reply>, Status>,
 ) {
     let Ok(mut ping) = ping.try_lock() else { return };
     if let Some(Ping { seq, looked_ns, .. }) = &mut *ping {
@@ -131,7 +130,7 @@ pub(crate) fn ask(
             return;
         }
         *looked_ns = now_ns;
-        if matches!(reply(*seq, Duration::ZERO), Ok(None)) {
+        if matches!(reply(*seq, 0), Ok(None)) {
             return;
         }
         *ping = None;
@@ -140,21 +139,21 @@ pub(crate) fn ask(
         }
     }
     if let Ok(seq) = send() {
-        if matches!(reply(seq, wait), Ok(None)) {
+        if matches!(reply(seq, now_ns.saturating_add(wait_ns)), Ok(None)) {
             *ping = Some(Ping { seq, sent_ns: now_ns, looked_ns: now_ns });
         }
     }
 }
 
-/// Whether the server clock can be read now as well as after a wait of `wait`. If the estimate is
-/// stale, a `Ping` is sent. `reply` as in [`ask`].
+/// Whether the server clock can be read now as well as after a wait of `wait_ns`. If the estimate
+/// is stale, a `Ping` is sent. `reply` as in [`ask`].
 pub(crate) fn is_ready(
     clock: &SharedEstimate,
     ping: &Mutex<Option<Ping>>,
     now_ns: u64,
-    wait: Duration,
+    wait_ns: u64,
     send: impl FnOnce() -> Result<Seq, Status>,
-    reply: impl Fn(Seq, Duration) -> Result<Option<Reply>, Status>,
+    reply: impl Fn(Seq, u64) -> Result<Option<Reply>, Status>,
 ) -> bool {
     if !clock.get().is_stale(now_ns) {
         return true;
@@ -162,8 +161,8 @@ pub(crate) fn is_ready(
     // Another thread is asking, and may wait.
     let Ok(mut ping) = ping.try_lock() else { return false };
     if let Some(Ping { seq, sent_ns, .. }) = *ping {
-        if matches!(reply(seq, Duration::ZERO), Ok(None)) {
-            return Duration::from_nanos(now_ns.saturating_sub(sent_ns)) >= wait;
+        if matches!(reply(seq, 0), Ok(None)) {
+            return now_ns.saturating_sub(sent_ns) >= wait_ns;
         }
         *ping = None;
         if !clock.get().is_stale(now_ns) {
@@ -187,9 +186,9 @@ mod tests {
     fn who_does_not_answer_is_asked_once_and_waited_for_once() {
         let clock = SharedEstimate::new(ClockEstimate::from_exchange(0, 2, ServerTime(1)));
         let ping = Mutex::default();
-        let (sent, waited) = (Cell::new(0), Cell::new(Duration::ZERO));
+        let (sent, waited) = (Cell::new(0), Cell::new(0));
         let answer = Cell::new(None);
-        let wait = Duration::from_secs(1);
+        let wait_ns = NS;
         let now_ns = Cell::new(boot_ns());
         let ask = || {
             now_ns.set(now_ns.get() + LOOK_NS);
@@ -197,47 +196,47 @@ mod tests {
                 sent.set(sent.get() + 1);
                 Ok(Seq(sent.get()))
             };
-            let reply = |_, wait| {
-                waited.set(waited.get() + wait);
+            let reply = |_, until_ns: u64| {
+                waited.set(waited.get() + until_ns.saturating_sub(now_ns.get()));
                 Ok(answer.get())
             };
-            super::ask(&clock, &ping, now_ns.get(), wait, send, reply);
+            super::ask(&clock, &ping, now_ns.get(), wait_ns, send, reply);
             (sent.get(), waited.get())
         };
         for _ in 0..3 {
-            assert_eq!(ask(), (1, wait));
+            assert_eq!(ask(), (1, wait_ns));
         }
         // the answer was awaited a moment ago, so the client does not ask again yet
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
         now_ns.set(now_ns.get() - LOOK_NS);
-        assert_eq!(ask(), (1, wait));
+        assert_eq!(ask(), (1, wait_ns));
         // the answer has come by now, but too late to tell the time: a new request is sent
-        assert_eq!(ask(), (2, 2 * wait));
+        assert_eq!(ask(), (2, 2 * wait_ns));
         answer.set(None);
-        assert_eq!(ask(), (3, 3 * wait));
+        assert_eq!(ask(), (3, 3 * wait_ns));
         // the answer has told the time
         answer.set(Some(Reply::Pong { at: ServerTime(1) }));
         let sent_ns = boot_ns();
         clock.refresh(ClockEstimate::from_exchange(sent_ns, sent_ns + 2, ServerTime(1)));
-        assert_eq!(ask(), (3, 3 * wait));
+        assert_eq!(ask(), (3, 3 * wait_ns));
     }
 
     #[test]
     fn who_must_not_wait_looks_again_until_the_answer_is_there_or_late() {
         let clock = SharedEstimate::new(ClockEstimate::from_exchange(0, 2, ServerTime(1)));
         let ping = Mutex::default();
-        let (wait, start_ns) = (Duration::from_secs(1), boot_ns());
+        let (wait_ns, start_ns) = (NS, boot_ns());
         let (sent, answer) = (Cell::new(0), Cell::new(None));
         let is_ready = |after_ns: u64| {
             let send = || {
                 sent.set(sent.get() + 1);
                 Ok(Seq(sent.get()))
             };
-            let reply = |_, wait: Duration| {
-                assert!(wait.is_zero(), "it polls");
+            let reply = |_, until_ns| {
+                assert_eq!(until_ns, 0, "it polls");
                 Ok(answer.get())
             };
-            super::is_ready(&clock, &ping, start_ns + after_ns, wait, send, reply)
+            super::is_ready(&clock, &ping, start_ns + after_ns, wait_ns, send, reply)
         };
         for after_ns in [0, 1, NS - 1] {
             assert!(!is_ready(after_ns));

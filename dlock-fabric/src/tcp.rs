@@ -10,9 +10,8 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
-use dlock_core::clock::{Now, Refresh};
+use dlock_core::clock::{Now, Refresh, NS};
 use dlock_core::ids::{Handle, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer, Posted, Single};
@@ -24,9 +23,8 @@ use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
 
 use crate::error::FabricError;
-use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
+use crate::os::clock::{boot_coarse_ns, boot_ns, deadline_in, ClockEstimate};
 use crate::os::net;
-use crate::os::sys::deadline_in;
 use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::{send_request, SEND_WAIT};
 use crate::stream::handshake;
@@ -36,7 +34,7 @@ use crate::tls::session::TlsSession;
 use crate::tls::Tls;
 
 /// How long a reading of the server clock may take.
-const CLOCK_WAIT: Duration = Duration::from_secs(1);
+const CLOCK_WAIT_NS: u64 = NS;
 
 /// The command channel of one session.
 #[derive(Debug)]
@@ -62,7 +60,7 @@ impl TcpExecutor {
         Self::attach_until(addr, None, attach, clock, None)
     }
 
-    /// Attaches, with TLS if `tls` is given, until `until` at most.
+    /// Attaches, with TLS if `tls` is given, until `until_ns` at most.
     ///
     /// # Errors
     /// As [`attach`](Self::attach) and [`attach_sealed`](Self::attach_sealed).
@@ -71,19 +69,19 @@ impl TcpExecutor {
         tls: Option<&Tls>,
         attach: &Attach,
         clock: ClockEstimate,
-        until: Option<Instant>,
+        until_ns: Option<u64>,
     ) -> Result<Self, FabricError> {
-        let deadline = net::connect_deadline(until);
-        let socket = OwnedFd::from(net::connect_until(addr, until)?);
+        let until_ns = net::connect_deadline(until_ns);
+        let socket = OwnedFd::from(net::connect_until(addr, Some(until_ns))?);
         let attach = Attach { fabric: FabricKind::Tcp, verbs: None, ..*attach };
         let stream = match tls {
             None => {
-                handshake::attach_tcp(socket.as_fd(), &attach, deadline)?;
+                handshake::attach_tcp(socket.as_fd(), &attach, until_ns)?;
                 Stream::new(socket)
             }
             Some(tls) => {
-                let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
-                handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
+                let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), until_ns)?;
+                handshake::attach_sealed(socket.as_fd(), &mut session, &attach, until_ns)?;
                 Stream::sealed(socket, session)
             }
         };
@@ -152,18 +150,18 @@ impl TcpExecutor {
         self.stream.probe()
     }
 
-    fn start(&self, chains: &[Chain], deadline: Instant) -> Result<Seq, Status> {
+    fn start(&self, chains: &[Chain], until_ns: u64) -> Result<Seq, Status> {
         let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_batch(seq, chains, bytes);
-        self.start_batch(chains.len(), deadline, encode)
+        self.start_batch(chains.len(), until_ns, encode)
     }
 
     fn start_batch(
         &self,
         count: usize,
-        deadline: Instant,
+        until_ns: u64,
         encode: impl FnOnce(Seq, &mut Vec<u8>),
     ) -> Result<Seq, Status> {
-        let sent = self.stream.send(Expected::Outcomes(count), deadline, encode);
+        let sent = self.stream.send(Expected::Outcomes(count), until_ns, encode);
         sent.map_err(|error| match error {
             NotSent::Broken => Status::BadResponse,
             NotSent::Full => Status::TimedOut,
@@ -171,7 +169,7 @@ impl TcpExecutor {
     }
 
     /// Executes single word operations in one frame.
-    fn execute_until(&self, verbs: &[WordOp], singles: &mut [Single], deadline: Instant) {
+    fn execute_until(&self, verbs: &[WordOp], singles: &mut [Single], until_ns: u64) {
         let count = verbs.len().min(singles.len());
         let (singles, excess) = singles.split_at_mut(count.min(BATCH_MAX));
         excess.fill(Single::Refused(Status::Invalid));
@@ -180,11 +178,11 @@ impl TcpExecutor {
         }
         let verbs = &verbs[..singles.len()];
         let encode = |seq: Seq, bytes: &mut Vec<u8>| codec::encode_word_ops(seq, verbs, bytes);
-        let seq = match self.start_batch(verbs.len(), deadline, encode) {
+        let seq = match self.start_batch(verbs.len(), until_ns, encode) {
             Ok(seq) => seq,
             Err(status) => return singles.fill(Single::Refused(status)),
         };
-        match self.stream.wait(seq, deadline) {
+        match self.stream.wait(seq, until_ns) {
             Ok(Some(Answer::Outcomes(answer))) if answer.len() == singles.len() => {
                 for (single, outcome) in singles.iter_mut().zip(&answer) {
                     *single = outcome.into();
@@ -201,19 +199,18 @@ impl TcpExecutor {
 impl Executor for TcpExecutor {
     /// Chains beyond [`BATCH_MAX`] are refused. `Refused(BadResponse)`: the connection was gone
     /// before the chains were sent; `Unknown`: it was lost, or the time was up, after that.
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64) {
         let count = chains.len().min(outcomes.len());
         let (outcomes, excess) = outcomes.split_at_mut(count.min(BATCH_MAX));
         excess.fill(Outcome::Refused(Status::Invalid));
         if outcomes.is_empty() {
             return;
         }
-        let deadline = deadline_in(wait);
-        let seq = match self.start(&chains[..outcomes.len()], deadline) {
+        let seq = match self.start(&chains[..outcomes.len()], until_ns) {
             Ok(seq) => seq,
             Err(status) => return outcomes.fill(Outcome::Refused(status)),
         };
-        match self.stream.wait(seq, deadline) {
+        match self.stream.wait(seq, until_ns) {
             Ok(Some(Answer::Outcomes(answer))) if answer.len() == outcomes.len() => {
                 outcomes.copy_from_slice(&answer);
             }
@@ -226,8 +223,7 @@ impl Executor for TcpExecutor {
 
     fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let mut single = [Single::Unknown];
-        let deadline = Until::at(until_ns).instant();
-        self.execute_until(std::slice::from_ref(word_op), &mut single, deadline);
+        self.execute_until(std::slice::from_ref(word_op), &mut single, until_ns);
         single[0]
     }
 
@@ -243,7 +239,7 @@ impl Executor for TcpExecutor {
             Posted::Ready(outcome) => return Some(outcome),
             Posted::Pending(seq) => seq,
         };
-        match self.stream.wait(seq, Instant::now()) {
+        match self.stream.wait(seq, 0) {
             Ok(Some(Answer::Outcomes(answer))) => {
                 Some(answer.first().copied().unwrap_or(Outcome::Unknown))
             }
@@ -266,8 +262,8 @@ impl Executor for TcpExecutor {
         send_request(&self.stream, request)
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
+        server_clock::reply(&self.clock, self.stream.wait(seq, until_ns))
     }
 
     fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
@@ -309,8 +305,8 @@ impl Executor for TcpExecutor {
         let mut now_ns = called_ns;
         if clock.estimate.is_stale(now_ns) {
             let send = || self.send(&Request::Ping);
-            let reply = |seq, wait| self.reply(seq, wait);
-            server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
+            let reply = |seq, until_ns| self.reply(seq, until_ns);
+            server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT_NS, send, reply);
             clock = tracked();
             now_ns = boot_ns();
         }
@@ -319,8 +315,8 @@ impl Executor for TcpExecutor {
 
     fn is_clock_ready(&self) -> bool {
         let send = || self.send(&Request::Ping);
-        let reply = |seq, wait| self.reply(seq, wait);
-        server_clock::is_ready(&self.clock, &self.ping, boot_ns(), CLOCK_WAIT, send, reply)
+        let reply = |seq, until_ns| self.reply(seq, until_ns);
+        server_clock::is_ready(&self.clock, &self.ping, boot_ns(), CLOCK_WAIT_NS, send, reply)
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::ServerTime;
 use dlock_core::ids::{ClientId, Handle, Slot};
@@ -17,7 +17,7 @@ use dlock_core::memory::words::LedgerEntry;
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::{boot_ns, until_ns};
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_fabric::{stream::handshake, ClockEstimate, CpuMemory, ShmExecutor};
 
 /// Counts the allocations of each thread.
@@ -68,8 +68,8 @@ fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
         until: UNLIMITED,
     };
     let shared = memory.share(me()).expect("a ledger");
-    let deadline = Instant::now() + Duration::from_secs(10);
-    handshake::answer(far.as_fd(), &answer, Some(&shared), deadline).expect("an answer");
+    let until_ns = deadline_in(Duration::from_secs(10));
+    handshake::answer(far.as_fd(), &answer, Some(&shared), until_ns).expect("an answer");
     (client.join().expect("no panic").expect("attached"), far)
 }
 
@@ -85,11 +85,11 @@ fn fast_path(executor: &ShmExecutor, rounds: u64) -> bool {
             .then(WordOp::WriteLedger { handle: Handle(2), value: round });
         let give = Chain::one(WordOp::Cas { addr, expect: round, swap: 0 });
         let mut outcomes = [Outcome::Unknown; 2];
-        executor.execute(&[take, take], &mut outcomes, Duration::from_secs(1));
+        executor.execute(&[take, take], &mut outcomes, deadline_in(Duration::from_secs(1)));
         right &= matches!(outcomes[0], Outcome::Done(values) if values[2] == round);
         executor.write_ledger(Handle(3), LedgerEntry::from_bits(round));
         right &= matches!(executor.post(&give), Posted::Ready(Outcome::Done(_)));
-        let one = executor.execute_one(&WordOp::Read { addr }, until_ns(Duration::from_secs(1)));
+        let one = executor.execute_one(&WordOp::Read { addr }, deadline_in(Duration::from_secs(1)));
         right &= one == Single::Done(0);
         right &= executor.now().time.0 > 0 && executor.is_alive();
     }
@@ -180,7 +180,7 @@ fn a_forked_child_is_refused_and_touches_nothing() {
     if child == 0 {
         let refused = executor.post(&chain) == Posted::Ready(Outcome::Refused(Status::BadResponse));
         executor.write_ledger(Handle(0), LedgerEntry::from_bits(1));
-        let silent = executor.reply(dlock_core::ids::Seq(1), Duration::from_secs(60))
+        let silent = executor.reply(dlock_core::ids::Seq(1), deadline_in(Duration::from_secs(60)))
             == Err(Status::BadResponse);
         drop(executor);
         // SAFETY: ends the child without running anything of the test harness.

@@ -14,6 +14,7 @@ use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret};
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::{ClockEstimate, TcpExecutor};
 
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
@@ -53,9 +54,9 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
         let seq = executor.send(&Request::Ping).unwrap();
         let started = Instant::now();
         let wait = Duration::from_millis(300);
-        assert_eq!(executor.reply(seq, wait), Ok(None));
+        assert_eq!(executor.reply(seq, deadline_in(wait)), Ok(None));
         assert!(started.elapsed() >= wait);
-        executor.reply(seq, Duration::from_secs(60))
+        executor.reply(seq, deadline_in(Duration::from_secs(60)))
     });
     let stop = AtomicBool::new(false);
     let thread = waiter.as_pthread_t();

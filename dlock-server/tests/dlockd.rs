@@ -18,6 +18,7 @@ use common::{eventually, Peer};
 use dlock_core::wire::codec;
 use dlock_core::wire::control::{Attach, ControlReply, ControlRequest, FabricKind, Secret};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
 use program::{dlockd, output, Running};
 use rcgen::CertificateParams;
@@ -305,7 +306,7 @@ fn a_hangup_loads_the_files_of_tls_again_and_ends_nothing() {
         let stream = std::net::TcpStream::connect(address).unwrap();
         let mut session =
             dlock_fabric::tls::session::TlsSession::connect(tls, address.ip()).unwrap();
-        let deadline = Instant::now() + common::PATIENCE;
+        let deadline = deadline_in(common::PATIENCE);
         session.shake_until(std::os::fd::AsFd::as_fd(&stream), deadline).is_ok()
     };
     assert!(shakes_hands(&client));
@@ -338,7 +339,7 @@ fn rules_are_read_again_at_a_hangup_and_wrong_ones_change_nothing() {
     let answer = || {
         let stream = std::net::TcpStream::connect(address).unwrap();
         let socket = std::os::fd::AsFd::as_fd(&stream);
-        let deadline = Instant::now() + common::PATIENCE;
+        let deadline = deadline_in(common::PATIENCE);
         let mut session = TlsSession::connect(&client, address.ip()).unwrap();
         session.shake_until(socket, deadline).unwrap();
         let mut bytes = Vec::new();

@@ -23,6 +23,7 @@ use dlock_core::wire::control::{
 };
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::tls::sealing::{Opener, Sealer};
 use dlock_fabric::tls::session::TlsSession;
@@ -48,14 +49,14 @@ impl Line {
         let addr = server.local_addr();
         let stream = TcpStream::connect(addr).unwrap();
         let mut session = TlsSession::connect(tls, addr.ip()).unwrap();
-        session.shake_until(stream.as_fd(), Instant::now() + PATIENCE).unwrap();
+        session.shake_until(stream.as_fd(), deadline_in(PATIENCE)).unwrap();
         Self { stream, tls: session, received: FrameBuffer::new() }
     }
 
     fn send(&mut self, frame: &Frame) {
         let mut bytes = Vec::new();
         codec::encode(frame, &mut bytes);
-        self.tls.write_until(self.stream.as_fd(), &bytes, Instant::now() + PATIENCE).unwrap();
+        self.tls.write_until(self.stream.as_fd(), &bytes, deadline_in(PATIENCE)).unwrap();
     }
 
     /// The next frame; `None`: the primary has closed the connection.
@@ -64,7 +65,7 @@ impl Line {
             if let Some((kind, payload)) = self.received.next().unwrap() {
                 return Some(codec::decode(kind, payload).unwrap());
             }
-            let (space, deadline) = (self.received.space(), Instant::now() + PATIENCE);
+            let (space, deadline) = (self.received.space(), deadline_in(PATIENCE));
             match self.tls.read_until(self.stream.as_fd(), space, deadline) {
                 Ok(0) => return None,
                 Ok(len) => self.received.filled(len),
@@ -153,8 +154,7 @@ impl Rogue {
             let mut some = [Completion::default(); 1];
             if self.cq.poll(&mut some).unwrap() == 0 {
                 let mut byte = [0];
-                let now = Instant::now();
-                match self.liveness.tls.read_until(self.liveness.stream.as_fd(), &mut byte, now) {
+                match self.liveness.tls.read_until(self.liveness.stream.as_fd(), &mut byte, 0) {
                     Err(error) if error.kind() == std::io::ErrorKind::TimedOut => continue,
                     _ => return None,
                 }

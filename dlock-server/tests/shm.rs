@@ -22,6 +22,7 @@ use dlock_core::wire::control::{
 };
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::{ClockEstimate, FabricError, ShmExecutor};
 use dlock_server::{Orphans, Server, ServerConfig};
 
@@ -47,7 +48,7 @@ fn map(session: &Session) -> ShmExecutor {
 
 fn execute(exec: &ShmExecutor, word_op: WordOp) -> Outcome {
     let mut outcomes = [Outcome::Unknown];
-    exec.execute(&[Chain::one(word_op)], &mut outcomes, common::PATIENCE);
+    exec.execute(&[Chain::one(word_op)], &mut outcomes, deadline_in(common::PATIENCE));
     outcomes[0]
 }
 
@@ -99,12 +100,15 @@ impl Client {
         let seq = self.exec.send(&wait).unwrap();
         // The answer to a later request shows that the primary knows of the wait.
         let ping = self.exec.send(&Request::Ping).unwrap();
-        assert!(matches!(self.exec.reply(ping, common::PATIENCE), Ok(Some(Reply::Pong { .. }))));
+        assert!(matches!(
+            self.exec.reply(ping, deadline_in(common::PATIENCE)),
+            Ok(Some(Reply::Pong { .. }))
+        ));
         seq
     }
 
     fn is_granted(&self, wait: Seq) {
-        match self.exec.reply(wait, common::PATIENCE) {
+        match self.exec.reply(wait, deadline_in(common::PATIENCE)) {
             Ok(Some(Reply::Granted { .. })) => {}
             other => panic!("not granted: {other:?}"),
         }
@@ -124,7 +128,10 @@ fn two_clients_exclude_each_other_and_hand_over() {
     let wait = b.wait();
     let release = Request::Release { handle: a.lock.handle, mode: Mode::Exclusive, ticket: None };
     let seq = a.exec.send(&release).unwrap();
-    assert!(matches!(a.exec.reply(seq, common::PATIENCE), Ok(Some(Reply::Done { .. }))));
+    assert!(matches!(
+        a.exec.reply(seq, deadline_in(common::PATIENCE)),
+        Ok(Some(Reply::Done { .. }))
+    ));
     b.is_granted(wait);
     assert!(!a.holds());
 }
@@ -139,7 +146,7 @@ fn a_client_that_leaves_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
     let back = Peer::connect(server.local_addr()).call(reinit(&holder.session));
     assert_eq!(back, ControlReply::Error(Status::ClientRemoved));
     // The holder could still write, so no other client gets its lock.
-    assert_eq!(waiter.exec.reply(wait, Duration::ZERO), Ok(None));
+    assert_eq!(waiter.exec.reply(wait, 0), Ok(None));
     drop(holder.exec);
     waiter.is_granted(wait);
 }
@@ -156,7 +163,7 @@ fn an_absent_client_with_the_memory_mapped_is_undone_when_it_unmaps_it() {
     eventually("it is refused", || {
         execute(&holder.exec, read) == Outcome::Refused(Status::ClientRemoved)
     });
-    assert_eq!(waiter.exec.reply(wait, Duration::ZERO), Ok(None));
+    assert_eq!(waiter.exec.reply(wait, 0), Ok(None));
     let session = &holder.session;
     assert!(ShmExecutor::attach(socket(session), &attach(session), clock(session)).is_err());
     drop(holder.exec);
@@ -295,7 +302,7 @@ fn a_process_that_is_killed_is_undone_at_once_whatever_the_grace() {
         let release =
             Request::Release { handle: waiter.lock.handle, mode: Mode::Exclusive, ticket: None };
         let seq = waiter.exec.send(&release).unwrap();
-        assert!(matches!(waiter.exec.reply(seq, common::PATIENCE), Ok(Some(_))));
+        assert!(matches!(waiter.exec.reply(seq, deadline_in(common::PATIENCE)), Ok(Some(_))));
     }
 }
 

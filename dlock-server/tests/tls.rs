@@ -21,6 +21,7 @@ use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{ControlReply, ControlRequest, Session};
 use dlock_core::wire::message::{LockType, Reply, Request};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::os::threads;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::tls::session::{Shake, TlsSession};
@@ -41,7 +42,7 @@ impl Sealed {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         let mut session = TlsSession::connect(tls, addr.ip()).unwrap();
-        session.shake_until(stream.as_fd(), Instant::now() + PATIENCE)?;
+        session.shake_until(stream.as_fd(), deadline_in(PATIENCE))?;
         Ok(Self { stream, tls: session, seq: 0, received: FrameBuffer::new() })
     }
 
@@ -52,7 +53,7 @@ impl Sealed {
     fn send(&mut self, frame: &Frame) {
         let mut bytes = Vec::new();
         codec::encode(frame, &mut bytes);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = deadline_in(PATIENCE);
         self.tls.write_until(self.stream.as_fd(), &bytes, deadline).expect("the primary reads");
     }
 
@@ -62,7 +63,7 @@ impl Sealed {
             if let Some((kind, payload)) = self.received.next().unwrap() {
                 return Ok(codec::decode(kind, payload).expect("the primary sends valid frames"));
             }
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = deadline_in(PATIENCE);
             match self.tls.read_until(self.stream.as_fd(), self.received.space(), deadline)? {
                 0 => return Err(ErrorKind::UnexpectedEof.into()),
                 len => self.received.filled(len),
@@ -447,7 +448,7 @@ fn large_batches_go_both_ways_and_one_that_reads_nothing_ends_alone() {
     SockRef::from(&channel.stream).set_recv_buffer_size(64 * 1024).unwrap();
     let ended = Instant::now() + 4 * PATIENCE;
     loop {
-        let wait = Instant::now() + Duration::from_millis(20);
+        let wait = deadline_in(Duration::from_millis(20));
         match channel.tls.write_until(channel.stream.as_fd(), &bytes, wait) {
             Ok(()) => {}
             Err((_, error)) if error.kind() == ErrorKind::TimedOut => {}

@@ -18,7 +18,7 @@ use dlock_core::wire::control::{
 };
 use dlock_core::wire::message::{LockType, Request};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::until_ns;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::{ClockEstimate, FabricError, VerbsExecutor, VerbsHost, VerbsOptions};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
@@ -59,7 +59,7 @@ fn pretended(session: &Session) -> Attach {
 }
 
 fn faa(executor: &VerbsExecutor, addr: WordAddr) -> Single {
-    executor.execute_one(&WordOp::Faa { addr, add: 1 }, until_ns(WAIT))
+    executor.execute_one(&WordOp::Faa { addr, add: 1 }, deadline_in(WAIT))
 }
 
 fn object(peer: &mut Peer, name: &str) -> WordAddr {
@@ -281,7 +281,7 @@ fn messages_travel_over_queue_pairs_as_over_sockets() {
     let sent: Vec<_> = requests.map(|request| executor.send(&request)).collect();
     for seq in sent {
         let seq = seq.expect("a request is taken as long as the primary reads");
-        let reply = executor.reply(seq, WAIT);
+        let reply = executor.reply(seq, deadline_in(WAIT));
         assert!(matches!(reply, Ok(Some(_))), "request {}: {reply:?}", seq.0);
     }
 }

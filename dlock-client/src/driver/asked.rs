@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::memory::exec::Executor;
@@ -64,7 +63,7 @@ impl Questions {
         self.0.retain(|&lock, asked| {
             let Some(instance) = asked.instance.upgrade() else { return false };
             let answer = asked.answer.take();
-            let answer = answer.or_else(|| asked.exec.reply(asked.seq, Duration::ZERO).transpose());
+            let answer = answer.or_else(|| asked.exec.reply(asked.seq, 0).transpose());
             let Some(reply) = answer else { return !instance.has_ended(asked) };
             match instance.is_answered(asked, reply) {
                 Some(at_ns) => again.push((lock, at_ns)),

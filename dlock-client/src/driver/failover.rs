@@ -16,22 +16,23 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use dlock_core::clock::NS;
 use dlock_core::ids::Seq;
 use dlock_core::session::{Failover, Heard, Task, ADMISSION_NS};
 use dlock_core::wire::control::Told;
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, left_until};
 use dlock_fabric::os::fork::Owner;
 use dlock_fabric::os::wake::Watched;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::clock::wait_until;
 use crate::control::{LineMark, Patience, ShutdownHandle};
 use crate::driver::heartbeat::BUSY_RETRY_NS;
 use crate::driver::{aside, register, Handle, Next, Source, Work};
 use crate::events::Event;
-use crate::execute::left_ns;
 use crate::host::Address;
 use crate::instance::Instance;
 
@@ -42,7 +43,7 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(10);
 /// The pause after a thread could not be started.
 const NO_THREAD_PAUSE_NS: u64 = 1_000_000_000;
 /// The time from one line of the log to the next while there is no primary.
-const SAY_EVERY: Duration = Duration::from_secs(5);
+const SAY_EVERY_NS: u64 = 5 * NS;
 
 /// How a client handles the silence of its primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,16 +159,16 @@ impl Watch {
     }
 
     /// Whether to repeat a call that has failed as if no primary were there: only if the client has
-    /// come back to a primary more than `moves` times. Waits until `deadline` for the client to
+    /// come back to a primary more than `moves` times. Waits until `until_ns` for the client to
     /// come back, or for an answer of the primary, which says that the client has not moved.
-    pub(crate) fn has_moved(&self, moves: u64, deadline: Instant) -> bool {
+    pub(crate) fn has_moved(&self, moves: u64, until_ns: u64) -> bool {
         let asked = self.doubts();
         let mut state = self.state.lock();
         loop {
             if let Some(has_moved) = state.has_moved(moves, asked) {
                 return has_moved;
             }
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
+            if wait_until(&self.changed, &mut state, until_ns) {
                 return false;
             }
         }
@@ -270,9 +271,9 @@ struct Asked {
 
 /// The times and numbers for the log while the client has no primary.
 struct Away {
-    since: Instant,
+    since_ns: u64,
     held: usize,
-    said: Instant,
+    said_ns: u64,
 }
 
 impl Work for Seeks {
@@ -370,7 +371,7 @@ impl Seeker {
                 }
                 (None, Some(Task::Heartbeat { until_ns })) => {
                     watch.change(|state| state.asked += 1);
-                    Asked { seq: None, until_ns, silence: left_ns(until_ns) }
+                    Asked { seq: None, until_ns, silence: left_until(until_ns) }
                 }
                 (None, _) => return None,
             };
@@ -448,11 +449,12 @@ impl Seeker {
             (true, None) => {
                 let held = client.held();
                 log::warn!("client {} has lost its primary, and looks for it", client.id());
-                let now = Instant::now();
-                self.away = Some(Away { since: now, held, said: now });
+                let now_ns = boot_ns();
+                self.away = Some(Away { since_ns: now_ns, held, said_ns: now_ns });
             }
             (false, Some(before)) => {
-                let (kept, after) = (client.held(), before.since.elapsed().as_millis());
+                let kept = client.held();
+                let after = (boot_ns() - before.since_ns) / 1_000_000;
                 let (id, held) = (client.id(), before.held);
                 let epoch = client.epoch();
                 log::warn!(
@@ -465,9 +467,10 @@ impl Seeker {
                 client.tells_of_primary(Event::Serving);
             }
             (true, Some(mut before)) => {
-                if before.said.elapsed() >= SAY_EVERY {
-                    before.said = Instant::now();
-                    let (id, since) = (client.id(), before.since.elapsed().as_secs());
+                let now_ns = boot_ns();
+                if now_ns - before.said_ns >= SAY_EVERY_NS {
+                    before.said_ns = now_ns;
+                    let (id, since) = (client.id(), (now_ns - before.since_ns) / NS);
                     let Told { told, of } = self.recovery;
                     let known = self.reasons.iter().flatten().map(String::as_str);
                     let why = match known.collect::<Vec<_>>()[..] {
@@ -494,7 +497,7 @@ pub(crate) struct Ended;
 fn patience(watch: &Watch, silence: Duration) -> Patience {
     let wait = Duration::from_nanos(ADMISSION_NS);
     let connect = watch.plan().silence.min(wait);
-    Patience { wait, silence: Some(silence), connect, until: None }
+    Patience { wait, silence: Some(silence), connect, until_ns: u64::MAX }
 }
 
 /// Carries out one step. If the client has not come to an address, returns the address's index and
@@ -561,6 +564,8 @@ mod tests {
 
     use dlock_core::session::ADDRESSES_MAX;
 
+    use dlock_fabric::os::clock::deadline_in;
+
     use super::*;
     use crate::host::addresses;
 
@@ -568,8 +573,8 @@ mod tests {
         Watch::new(Plan { addresses: Vec::new(), silence: Duration::ZERO })
     }
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(60)
+    fn soon() -> u64 {
+        deadline_in(Duration::from_secs(60))
     }
 
     #[test]
@@ -587,7 +592,7 @@ mod tests {
         let moves = watch.moves();
         watch.change(|state| (state.is_away, state.moves) = (false, 1));
         assert!(watch.has_moved(moves, soon()), "it has moved since");
-        assert!(!watch.has_moved(1, Instant::now()), "not in time");
+        assert!(!watch.has_moved(1, 0), "not in time");
         let waits = {
             let watch = Arc::clone(&watch);
             std::thread::spawn(move || watch.has_moved(1, soon()))
@@ -616,9 +621,9 @@ mod tests {
         watch.change(|state| (state.asked, state.answered) = (4, 4));
         assert!(!waits.join().unwrap());
         watch.end();
-        let until = soon();
-        assert!(!watch.has_moved(0, until), "nobody looks for the primary any more");
-        assert!(Instant::now() < until, "it was not waited for");
+        let until_ns = soon();
+        assert!(!watch.has_moved(0, until_ns), "nobody looks for the primary any more");
+        assert!(boot_ns() < until_ns, "it was not waited for");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dlock_core::clock::{Lease, Now};
+use dlock_core::clock::{Lease, Now, NS};
 use dlock_core::ids::LockId;
 use dlock_core::lock::Due;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
@@ -38,9 +38,8 @@ use crate::driver::renewals::{self, Renew, Renewed, Timers};
 use crate::driver::slot::{Slot, SlotState};
 use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
-use crate::execute::left_ns;
 use crate::guard::{released, Hold};
-use crate::instance::{GuardWait, Instance, LOOK_AGAIN};
+use crate::instance::{GuardWait, Instance, LOOK_AGAIN_NS};
 use crate::reference::Reference;
 
 /// The most futures of one client that may wait at a time.
@@ -49,7 +48,7 @@ pub const FUTURES_MAX: usize = 16_384;
 /// out.
 const RELEASES_MAX: usize = 16_384;
 /// The time to the next turn if no future waits for anything.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE_NS: u64 = NS;
 
 /// A hold with its own reference to the lock, so that it borrows nothing.
 pub(crate) type OwnedHold = Hold<Arc<Reference>>;
@@ -360,39 +359,40 @@ impl Futures {
         }
     }
 
-    /// Has the driver listen to the session for whose answers the futures wait. Returns how long
-    /// there is nothing else to do.
+    /// Has the driver listen to the session for whose answers the futures wait. Returns until
+    /// when there is nothing else to do.
     fn waits(&mut self) -> Next {
-        let (mut session, mut earliest) = (None::<Arc<dyn Executor>>, IDLE);
-        for (wait, exec) in self.all.iter().map(|work| work.wait.waits_for()) {
-            earliest = earliest.min(wait);
+        let now_ns = boot_ns();
+        let soon_ns = now_ns + LOOK_AGAIN_NS;
+        let (mut session, mut until_ns) = (None::<Arc<dyn Executor>>, now_ns + IDLE_NS);
+        for (wait_until_ns, exec) in self.all.iter().map(|work| work.wait.waits_for(now_ns)) {
+            until_ns = until_ns.min(wait_until_ns);
             let Some(exec) = exec else { continue };
             if session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec)) {
-                earliest = earliest.min(LOOK_AGAIN); // poll the session before a reinit
+                until_ns = until_ns.min(soon_ns); // poll the session before a reinit
             }
             session = Some(Arc::clone(exec));
         }
         for (is_soon, exec) in self.questions.sessions() {
             let is_other = session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec));
             if is_soon || is_other {
-                earliest = earliest.min(LOOK_AGAIN);
+                until_ns = until_ns.min(soon_ns);
             }
             session = Some(Arc::clone(exec));
         }
         if let Some(next_ns) = self.timers.next_ns() {
-            earliest = earliest.min(left_ns(next_ns));
+            until_ns = until_ns.min(next_ns);
         }
         let listening = self.listens_to(session);
         let source = match (listening, &self.session) {
             (Some(Ok(Listening::Inputs)), Some(exec)) => Source::Session(Arc::clone(exec)),
             (Some(Ok(Listening::Again) | Err(_)), _) => {
-                earliest = earliest.min(LOOK_AGAIN);
+                until_ns = until_ns.min(soon_ns);
                 Source::None
             }
             _ => Source::None,
         };
-        let wait_ns = u64::try_from(earliest.as_nanos()).unwrap_or(u64::MAX);
-        Next::Until(boot_ns().saturating_add(wait_ns), source)
+        Next::Until(until_ns, source)
     }
 
     /// Listens to this session from now on, and to no other.
@@ -469,7 +469,7 @@ impl Work {
             self.wait.cancel();
         }
         while !self.advance(tasks) {
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(Duration::from_nanos(LOOK_AGAIN_NS));
         }
         self.ends(tasks);
     }

@@ -13,7 +13,6 @@ mod verbs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::memory::exec::Executor;
 use dlock_core::session::Failure;
@@ -54,7 +53,7 @@ pub(crate) struct Place<'a> {
     /// The certificates and the key, if the control connection uses TLS.
     pub(crate) tls: Option<&'a Tls>,
     /// When attaching must be over; `None`: each connection has a limit of its own.
-    pub(crate) until: Option<Instant>,
+    pub(crate) until_ns: Option<u64>,
 }
 
 /// The data path of a session.

@@ -29,8 +29,8 @@ pub(super) static FABRIC: Fabric = Fabric {
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let socket = place.session.offers.place(FabricKind::Shm).unwrap_or_default();
     let request = place.request(FabricKind::Shm);
-    let Place { clock, until, .. } = *place;
-    let exec = ShmExecutor::attach_trusting(socket, &request, clock, &trusted(), until)?;
+    let Place { clock, until_ns, .. } = *place;
+    let exec = ShmExecutor::attach_trusting(socket, &request, clock, &trusted(), until_ns)?;
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }
 

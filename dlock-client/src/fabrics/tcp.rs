@@ -20,7 +20,7 @@ pub(super) static FABRIC: Fabric = Fabric {
 
 fn attach(place: &Place<'_>) -> Result<Attached, FabricError> {
     let request = place.request(FabricKind::Tcp);
-    let Place { primary, tls, clock, until, .. } = *place;
-    let exec = TcpExecutor::attach_until(primary, tls, &request, clock, until)?;
+    let Place { primary, tls, clock, until_ns, .. } = *place;
+    let exec = TcpExecutor::attach_until(primary, tls, &request, clock, until_ns)?;
     Ok(Attached { exec: Arc::new(exec), verbs: None })
 }

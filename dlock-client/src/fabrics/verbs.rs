@@ -43,8 +43,8 @@ pub(super) fn options(place: &Place<'_>) -> Result<VerbsOptions, FabricError> {
     let chosen = chosen.map_err(VerbsError::from)?;
     log::debug!("verbs: device {}, port {}, GID {}", chosen.device, chosen.port, chosen.gid.gid);
     let shared_qp = config.tp_mode == UNI_CONN;
-    let (tls, until) = (place.tls.cloned(), place.until);
-    Ok(VerbsOptions { device, eid, shared_qp, tls, until, ..VerbsOptions::default() })
+    let (tls, until_ns) = (place.tls.cloned(), place.until_ns);
+    Ok(VerbsOptions { device, eid, shared_qp, tls, until_ns, ..VerbsOptions::default() })
 }
 
 pub(super) fn failure(error: &FabricError) -> Failure {

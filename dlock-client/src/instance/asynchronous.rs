@@ -13,7 +13,6 @@
 use dlock_core::clock::Lease;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use dlock_core::counters::Counter;
 use dlock_core::ids::{LockId, Seq};
@@ -23,7 +22,7 @@ use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::session::Call;
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC, OPEN};
@@ -102,7 +101,7 @@ impl Instance {
         if let Err(status) = self.admit() {
             return status;
         }
-        let (lock_slot, mut guard) = match self.locked_since(lock, Instant::now()) {
+        let (lock_slot, mut guard) = match self.locked_since(lock, boot_ns()) {
             Ok(locked) => locked,
             Err(status) => return status,
         };
@@ -141,8 +140,7 @@ impl Instance {
             self.stats.add(Counter::NoAsync);
             return code(Status::NoAsync);
         };
-        let Ok((lock_slot, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT)
-        else {
+        let Ok((lock_slot, mut guard)) = self.opened(pending.lock, deadline_in(DATA_WAIT)) else {
             *slot = None; // the client is leaving
             self.turn_gate(ASYNC, OPEN);
             return code(Status::NoAsync);
@@ -203,7 +201,7 @@ impl Instance {
     pub(super) fn forget_async(&self) {
         let mut slot = self.pending.lock();
         let Some(mut pending) = slot.take() else { return };
-        if let Ok((lock_slot, mut guard)) = self.opened(pending.lock, Instant::now() + DATA_WAIT) {
+        if let Ok((lock_slot, mut guard)) = self.opened(pending.lock, deadline_in(DATA_WAIT)) {
             pending.give_up(&mut guard, Status::TimedOut);
             if let Some(held) = guard.as_mut() {
                 held.busy = Busy::No;
@@ -225,7 +223,7 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
         return Start::Decided(code(status));
     }
     let had_ticket = has_ticket(held.entry.state());
-    let now = held.now();
+    let now = held.fresh();
     held.last_now = now;
     let bounds = Bounds::since(now.local_ns);
     let mut operation = match Operation::begin(&mut held.entry, op, now, bounds) {
@@ -258,7 +256,7 @@ fn advance(held: &mut ClientLock, operation: &mut Operation) -> WaitsFor {
             (Advanced::Posted { seq, .. }, _) => return WaitsFor::Chain(seq),
             (Advanced::Waits { .. }, Some(asked)) => return WaitsFor::Reply(asked.seq),
             (Advanced::Waits { .. }, None) => {
-                operation.deadline(&held.entry, false, held.now());
+                operation.deadline(&held.entry, false, held.fresh());
             }
             (Advanced::Pauses { .. }, _) => operation.queues(&mut held.entry),
         }
@@ -280,7 +278,7 @@ impl Pending {
                 WaitsFor::Nothing(_) => {
                     // The result was known when the operation was started, and the program asks for
                     // it only now.
-                    self.operation.told_late(&held.entry, held.now());
+                    self.operation.told_late(&held.entry, held.fresh());
                     match advance(held, &mut self.operation) {
                         WaitsFor::Nothing(result) => return Some(result),
                         waits_for => self.waits_for = waits_for,
@@ -292,12 +290,12 @@ impl Pending {
                     held.outcome(&mut self.operation, outcome);
                 }
                 WaitsFor::Reply(seq) => {
-                    let reply = match self.exec.reply(seq, Duration::ZERO) {
+                    let reply = match self.exec.reply(seq, 0) {
                         Ok(None) => return None,
                         Ok(Some(reply)) => Ok(reply),
                         Err(status) => Err(status),
                     };
-                    let now = held.now();
+                    let now = held.fresh();
                     self.operation.reply(&mut held.entry, reply, now);
                 }
             }
@@ -312,7 +310,7 @@ impl Pending {
             WaitsFor::Nothing(_) => {} // the program has not seen the result
         }
         if let Some(held) = guard.as_mut() {
-            let now = held.now();
+            let now = held.fresh();
             self.operation.give_up(&mut held.entry, status, now);
             self.waits_for = advance(held, &mut self.operation);
         }

@@ -8,7 +8,6 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::{LockId, Seq};
@@ -21,7 +20,7 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 
 use super::{code, Instance};
-use crate::execute::{left_ns, tell, Limit, CLOCK_WAIT, DATA_WAIT};
+use crate::execute::{tell, CLOCK_WAIT_NS};
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, LockSlotIndex};
 
 impl Instance {
@@ -134,15 +133,15 @@ impl Instance {
     pub(super) fn confirm_together(
         &self,
         claimed: Vec<(LockId, &LockSlot, LockSlotGuard<'_>)>,
-        limit: Limit,
+        bounds: Bounds,
     ) -> Vec<(LockId, Status)> {
-        let mut batch = Batch::new(limit.bounds(boot_ns()));
+        let mut batch = Batch::new(bounds);
         let mut places = Vec::with_capacity(claimed.len());
         let mut locks = Vec::with_capacity(claimed.len());
         for (lock, lock_slot, guard) in claimed {
             let mut place = Place { lock_slot, guard };
             let held = place.held();
-            let (at, now) = (batch.place(&held.entry), held.now());
+            let (at, now) = (batch.place(&held.entry), held.fresh());
             let asked = Operation::confirm(&mut held.entry, now, batch.bounds());
             if let Some(operation) = asked {
                 batch.push_unheard(operation, at);
@@ -177,7 +176,7 @@ impl Instance {
         batch: &mut Batch,
         bounds: Bounds,
     ) -> Vec<Place<'_>> {
-        let deadline = Instant::now() + left_ns(bounds.until_ns);
+        let until_ns = bounds.until_ns;
         let mut wanted: Vec<(LockSlotIndex, LockId)> = Vec::with_capacity(ops.len());
         wanted.extend(ops.clone().filter_map(|(id, _)| Some((self.table.find(id)?, id))));
         wanted.sort_unstable();
@@ -185,7 +184,7 @@ impl Instance {
         let mut places: Vec<Place<'_>> = Vec::with_capacity(wanted.len());
         let mut found: Vec<(LockId, Result<usize, Status>)> = Vec::with_capacity(wanted.len());
         for (index, id) in wanted {
-            let place = self.idle_at(index, id, deadline).map(|mut place| {
+            let place = self.idle_at(index, id, until_ns).map(|mut place| {
                 let at = batch.place(&place.held().entry);
                 places.push(place);
                 at
@@ -209,10 +208,10 @@ impl Instance {
         &self,
         index: LockSlotIndex,
         id: LockId,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<Place<'_>, Status> {
         let lock_slot = self.table.lock_slot(index);
-        let mut guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        let mut guard = lock_slot.lock_until(|| until_ns).ok_or(Status::BadResponse)?;
         loop {
             let held = guard.as_ref().filter(|held| held.id == id);
             let held = held.ok_or_else(|| self.not_got())?;
@@ -221,7 +220,7 @@ impl Instance {
                 Busy::Async => return Err(self.refuse(super::ASYNC)),
                 Busy::Waiting => {}
             }
-            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, until_ns) {
                 return Err(Status::BadResponse);
             }
         }
@@ -245,7 +244,7 @@ impl Place<'_> {
 struct Places<'r, 'a> {
     places: &'r mut [Place<'a>],
     clock: Option<(*const (), Now)>,
-    /// When the batch must end. If less than [`CLOCK_WAIT`] is left and the server clock is not
+    /// When the batch must end. If less than [`CLOCK_WAIT_NS`] is left and the server clock is not
     /// known, the batch goes on without it.
     until_ns: u64,
 }
@@ -260,10 +259,8 @@ impl Entries for Places<'_, '_> {
         let session = Arc::as_ptr(&held.exec).cast::<()>();
         let now = match self.clock {
             Some((same, now)) if same == session => now,
-            _ if left_ns(self.until_ns) < CLOCK_WAIT && !held.exec.is_clock_ready() => {
-                held.clock_unanswered()
-            }
-            _ => held.now(),
+            _ if self.until_ns < boot_ns() + CLOCK_WAIT_NS => held.fresh_if_ready(),
+            _ => held.fresh(),
         };
         self.clock = Some((session, now));
         held.last_now = now;
@@ -296,14 +293,14 @@ fn run(batch: &mut Batch, places: &mut [Place<'_>]) {
                     tell(&*held.exec, &request);
                     on.clock = None;
                 }
-                Effect::ReadClock => batch.clock(i, held.now()),
+                Effect::ReadClock => batch.clock(i, held.fresh()),
                 Effect::Count(counter) => held.exec.count(counter),
                 Effect::Wake { addr, half } => held.exec.wake(addr, half),
                 Effect::Pause { .. } | Effect::Park { .. } => batch.queues(i, &mut held.entry),
                 Effect::Ask { request, until_ns } => match held.exec.send(&request) {
                     Ok(seq) => asked[i] = Some((seq, until_ns)),
                     Err(status) => {
-                        let now = held.now();
+                        let now = held.fresh();
                         batch.reply(i, &mut held.entry, Err(status), now);
                     }
                 },
@@ -349,12 +346,9 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], posts: &mut Vec<Post>) {
         });
         let mut outcomes = [Outcome::Unknown; BATCH_MAX];
         let outcomes = &mut outcomes[..chains.len()];
-        let wait = match is_local {
-            true => DATA_WAIT, // a chain on memory of this host does not wait
-            false => left_ns(until_ns),
-        };
-        if !wait.is_zero() {
-            exec.execute(&chains, outcomes, wait);
+        // a chain on memory of this host does not wait
+        if is_local || until_ns > boot_ns() {
+            exec.execute(&chains, outcomes, until_ns);
         }
         // decisions need the present time; a primary that is silent is not asked for it
         let is_answered = outcomes.iter().any(|&outcome| outcome != Outcome::Unknown);
@@ -364,7 +358,7 @@ fn execute(batch: &mut Batch, places: &mut [Place<'_>], posts: &mut Vec<Post>) {
                 let held = places[place].held();
                 let now = match now {
                     Some(now) => held.within_horizon(now),
-                    None => held.clock_unanswered(),
+                    None => held.unasked(),
                 };
                 batch.outcome(i, &mut held.entry, outcome, now);
             }
@@ -379,8 +373,8 @@ fn await_replies(batch: &mut Batch, places: &mut [Place<'_>], asked: &mut [Optio
         let Some((seq, until_ns)) = *asked else { continue };
         let Some(place) = batch.place_of(i) else { continue };
         let held = places[place].held();
-        let reply = held.exec.reply(seq, left_ns(until_ns));
-        let now = held.now();
+        let reply = held.exec.reply(seq, until_ns);
+        let now = held.fresh();
         let reply = match reply {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => {

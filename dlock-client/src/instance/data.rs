@@ -2,18 +2,18 @@
 //! Single operations on locks.
 
 use dlock_core::clock::Lease;
-use std::time::Instant;
+use dlock_core::operation::Bounds;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
 use dlock_core::rights::Right;
 use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::threads::uncancelled;
 
 use super::{code, Instance};
 use crate::denied;
-use crate::execute::Limit;
 use crate::perform::perform;
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
@@ -85,7 +85,7 @@ impl Instance {
             return code(status);
         }
         if let Some((lock_slot, mut guard)) = self.at_once(lock) {
-            let result = perform(lock_slot, &mut guard, op, &Limit::NOW);
+            let result = perform(lock_slot, &mut guard, op, None);
             if result.status == Status::Success {
                 if matches!(op, Op::Unlock) {
                     lock_slot.changed.notify_all();
@@ -94,19 +94,19 @@ impl Instance {
             }
             return self.concluded(lock_slot, guard, op, result);
         }
-        uncancelled(move || self.wait_for(lock, op, Instant::now(), false))
+        uncancelled(move || self.wait_for(lock, op, boot_ns(), false))
     }
 
-    /// Runs an operation that began at `start`; it may wait for other threads and other clients.
+    /// Runs an operation that began at `start_ns`; it may wait for other threads and other clients.
     /// `is_again`: this is the second attempt of a release.
     #[inline(never)]
-    fn wait_for(&self, lock: LockId, op: Op, start: Instant, is_again: bool) -> OpResult {
+    fn wait_for(&self, lock: LockId, op: Op, start_ns: u64, is_again: bool) -> OpResult {
         if let Err(status) = self.admit() {
             return code(status);
         }
-        match self.locked_since(lock, start) {
+        match self.locked_since(lock, start_ns) {
             Ok((lock_slot, mut guard)) => {
-                let result = perform(lock_slot, &mut guard, op, &Limit::since(start));
+                let result = perform(lock_slot, &mut guard, op, Some(&Bounds::since(start_ns)));
                 self.concluded(lock_slot, guard, op, result)
             }
             // the program does not repeat a release, so this function waits for the lock's slot
@@ -114,7 +114,7 @@ impl Instance {
             Err(Status::BadResponse)
                 if matches!(op, Op::Unlock) && self.watch().is_some() && !is_again =>
             {
-                self.wait_for(lock, op, Instant::now(), true)
+                self.wait_for(lock, op, boot_ns(), true)
             }
             Err(status) => code(status),
         }
@@ -143,9 +143,9 @@ impl Instance {
         lock_slot: &LockSlot,
         guard: &mut LockSlotGuard<'_>,
         op: Op,
-        limit: &Limit,
+        bounds: Option<&Bounds>,
     ) -> OpResult {
-        let result = perform(lock_slot, guard, op, limit);
+        let result = perform(lock_slot, guard, op, bounds);
         self.told(lock_slot, guard, op, result)
     }
 

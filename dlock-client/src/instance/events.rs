@@ -3,18 +3,18 @@
 //! which.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::Heard;
 use dlock_core::wire::control::Told;
 use dlock_core::wire::message::Reply;
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_fabric::os::threads::uncancelled;
 
 use super::renewals::has_hold;
-use super::waits::LOOK_AGAIN;
+use super::waits::LOOK_AGAIN_NS;
 use super::Instance;
 use crate::driver::asked::Asked;
 use crate::driver::futures::Tasks;
@@ -80,7 +80,7 @@ impl Instance {
     /// Asks the primary whether other clients wait for the lock of a hold, if the program listens
     /// and the question is due. Also returns when the next question is due.
     pub(crate) fn asks_of(&self, renewed: &Renewed) -> (Option<Asked>, u64) {
-        let later_ns = boot_ns().saturating_add(LOOK_AGAIN.as_nanos() as u64);
+        let later_ns = boot_ns().saturating_add(LOOK_AGAIN_NS);
         if !self.feeds.hears_of(renewed.lock) {
             return (None, u64::MAX);
         }
@@ -144,7 +144,7 @@ impl Instance {
         }
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
-            let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + DATA_WAIT) else {
+            let Some(mut guard) = lock_slot.lock_until(|| deadline_in(DATA_WAIT)) else {
                 continue; // the operation that has the lock in use reports it
             };
             let Some(held) = guard.as_mut() else { continue };

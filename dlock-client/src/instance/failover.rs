@@ -5,15 +5,16 @@
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::lock::{EntryState, LockEntry, OpResult};
+use dlock_core::operation::Bounds;
 use dlock_core::session::{Arrival, Heard, Step, ASK_NS_MIN, PAUSE_NS};
 use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in, left_until};
 use dlock_fabric::os::fds;
 use dlock_fabric::os::threads::uncancelled;
 
@@ -24,7 +25,7 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Control, Patience, ShutdownHandle};
 use crate::driver::failover::{look_after, Ended, Watch, FAILOVER_WAIT};
-use crate::execute::{left_ns, settle, Limit};
+use crate::execute::{settle, DATA_WAIT};
 use crate::host::{address, Address, Unreached};
 use crate::logged_once::LoggedOnce;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard};
@@ -111,20 +112,19 @@ impl Instance {
         (addresses, silence): (&[Address], Option<Duration>),
         wrap: Option<&Wrap>,
     ) -> Result<(Self, usize), Unmet> {
-        let until = config.wait.map(|wait| Instant::now() + wait);
-        let until_ns = config.wait.map(|wait| boot_ns().saturating_add(nanos(wait)));
-        let mut arrival = Arrival::new(boot_ns(), addresses.len(), until_ns);
+        let end_ns = config.wait.map(deadline_in);
+        let mut arrival = Arrival::new(boot_ns(), addresses.len(), end_ns);
         let (mut level, said) = (log::Level::Warn, LoggedOnce::default());
         loop {
             match arrival.next(boot_ns()) {
                 Step::Wait { until_ns } => {
                     level = log::Level::Debug; // later failures repeat the first ones
-                    std::thread::sleep(left_ns(until_ns));
+                    std::thread::sleep(left_until(until_ns));
                 }
                 Step::Over { status, recovers } => return Err(Unmet { status, recovers }),
                 Step::Try { address } => {
                     let peer = &addresses[address];
-                    let patience = Patience::of_arrival(silence, until);
+                    let patience = Patience::of_arrival(silence, end_ns.unwrap_or(u64::MAX));
                     let to = To { peer, patience, level, said: &said };
                     let failed = match Self::init_at(config, to, wrap.cloned()) {
                         Ok(instance) => return Ok((instance, address)),
@@ -132,7 +132,8 @@ impl Instance {
                     };
                     let heard = match (failed, config.tls.material()) {
                         (Status::NotReady, Ok(tls)) => {
-                            ask(peer, patience.left(), tls.as_ref()).unwrap_or(Heard::Nothing)
+                            ask(peer, left_until(patience.deadline()), tls.as_ref())
+                                .unwrap_or(Heard::Nothing)
                         }
                         _ => Heard::Nothing,
                     };
@@ -150,11 +151,12 @@ impl Instance {
     /// Makes a call that may wait. If the primary is gone, makes it again at the successor.
     pub(super) fn across_failover(&self, mut call: impl FnMut() -> OpResult) -> OpResult {
         let Some(watch) = self.watch() else { return call() };
-        let until = Instant::now() + FAILOVER_WAIT;
+        let until_ns = deadline_in(FAILOVER_WAIT);
         loop {
             let moves = watch.moves();
             let result = call();
-            if !result.status.is_without_primary() || !uncancelled(|| watch.has_moved(moves, until))
+            if !result.status.is_without_primary()
+                || !uncancelled(|| watch.has_moved(moves, until_ns))
             {
                 return result;
             }
@@ -221,10 +223,10 @@ impl Instance {
     /// Tells the primary that this client leaves. If the primary is gone, tells its successor,
     /// which would otherwise wait for this client.
     pub(super) fn leave(&self) -> Status {
-        let until = Instant::now() + DEPARTURE_WAIT;
+        let until_ns = deadline_in(DEPARTURE_WAIT);
         let mut status = done(self.call(ControlRequest::Deinit));
         let Some(watch) = self.watch() else { return status };
-        while status == Status::NotReady && Instant::now() < until {
+        while status == Status::NotReady && boot_ns() < until_ns {
             std::thread::sleep(DEPARTURE_PAUSE); // the primary knows of the leave
             status = done(self.call(ControlRequest::Deinit));
         }
@@ -234,21 +236,21 @@ impl Instance {
         self.close_ended_control(); // frees its file descriptor for another connection
         let mut pause = DEPARTURE_PAUSE;
         let mut is_told = false; // a recovering primary has been told that this client leaves
-        while Instant::now() < until {
+        while boot_ns() < until_ns {
             let mut unknown = 0;
             for peer in &watch.plan().addresses {
-                match self.leave_at(peer, until) {
+                match self.leave_at(peer, until_ns) {
                     Status::BadResponse => {}
                     Status::ClientRemoved if is_told => return Status::Success,
                     Status::ClientRemoved => unknown += 1,
-                    Status::NotReady if Instant::now() < until => is_told = true,
+                    Status::NotReady if boot_ns() < until_ns => is_told = true,
                     status => return status,
                 }
             }
             if unknown == watch.plan().addresses.len() {
                 return Status::Success; // the first request arrived, and its answer was lost
             }
-            std::thread::sleep(pause.min(until.saturating_duration_since(Instant::now())));
+            std::thread::sleep(pause.min(left_until(until_ns)));
             pause = (2 * pause).min(DEPARTURE_PAUSE_MAX);
         }
         log::error!(
@@ -259,8 +261,8 @@ impl Instance {
         status
     }
 
-    pub(super) fn leave_at(&self, peer: &Address, until: Instant) -> Status {
-        let wait = until.saturating_duration_since(Instant::now()).max(DEPARTURE_PAUSE);
+    pub(super) fn leave_at(&self, peer: &Address, until_ns: u64) -> Status {
+        let wait = left_until(until_ns).max(DEPARTURE_PAUSE);
         let patience = Patience { wait, connect: wait, ..Patience::OF_CALL };
         match self.join_again(peer, patience, log::Level::Debug) {
             Ok(mut joined) => match joined.show(None) {
@@ -358,7 +360,7 @@ impl Instance {
         let mut is_all = has_seen_all;
         for some in away.chunks(BATCH_MAX) {
             let descs = some.iter().map(|(_, desc)| desc.clone()).collect();
-            let Ok(got) = self.get_locks(descs, Instant::now() + silence) else { return false };
+            let Ok(got) = self.get_locks(descs, deadline_in(silence)) else { return false };
             log::warn!("{} locks are got again: holds of them are lost", some.len());
             for ((id, _), got) in some.iter().zip(got) {
                 let (Err(status), Some(index)) = (got, self.table.find(*id)) else { continue };
@@ -393,7 +395,9 @@ impl Instance {
                 false => doubted.push(lock),
             }
         }
-        let statuses = self.confirm_together(claimed, Limit::ending(Instant::now() + silence));
+        let until_ns = deadline_in(silence.min(DATA_WAIT));
+        let bounds = Bounds { grant_until_ns: until_ns, until_ns };
+        let statuses = self.confirm_together(claimed, bounds);
         let mut is_answered = true;
         for (lock, status) in statuses {
             is_answered &= !status.is_without_primary();
@@ -409,7 +413,7 @@ impl Instance {
                 is_all = false;
                 continue;
             };
-            let settled = settle(lock_slot, &mut guard, Instant::now() + silence);
+            let settled = settle(lock_slot, &mut guard, deadline_in(silence));
             drop(guard);
             lock_slot.changed.notify_all();
             if settled.is_err_and(Status::is_without_primary) {
@@ -448,8 +452,4 @@ impl Instance {
         }
         (found, has_seen_all)
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -11,9 +11,9 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::memory::exec::Executor;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::Ended;
 
 use super::membership::LIFECYCLE_WAIT;
@@ -46,7 +46,7 @@ impl Instance {
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
             // an operation that takes longer keeps the descriptors open until it is over
-            if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LIFECYCLE_WAIT) {
+            if let Some(mut guard) = lock_slot.lock_until(|| deadline_in(LIFECYCLE_WAIT)) {
                 if let Some(held) = guard.as_mut() {
                     held.ends_with(&old.exec, &ended);
                 }

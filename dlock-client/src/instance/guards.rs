@@ -10,11 +10,11 @@
 //! one place in the primary's queue.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::clock::Lease;
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult};
+use dlock_core::operation::Bounds;
 use dlock_core::session::Call;
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
@@ -23,7 +23,7 @@ use dlock_fabric::os::clock::boot_ns;
 
 use super::data::has_ticket;
 use super::{code, Instance, ASYNC};
-use crate::execute::{left_ns, Limit, DATA_WAIT};
+use crate::execute::DATA_WAIT_NS;
 use crate::table::{Busy, ClientLock, LockSlot, LockSlotGuard, Turn};
 
 /// A result and, if the lock is held now, the number of the hold.
@@ -44,14 +44,15 @@ impl Instance {
             return (code(status), 0);
         }
         match self.idle(lock) {
-            Ok((lock_slot, mut guard, limit)) => {
+            Ok((lock_slot, mut guard, bounds)) => {
                 if guard.as_ref().is_some_and(|held| !held.queue.is_empty()) {
                     return (code(Status::Fail), 0);
                 }
                 if guard.as_mut().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
-                let result = self.run(lock_slot, &mut guard, Op::TryLock { mode, lease }, &limit);
+                let result =
+                    self.run(lock_slot, &mut guard, Op::TryLock { mode, lease }, bounds.as_ref());
                 self.attempted(lock_slot, &mut guard, result)
             }
             Err(status) => (code(status), 0),
@@ -64,17 +65,17 @@ impl Instance {
         lock: LockId,
         mode: Mode,
         lease: Lease,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Attempt {
         let Some(watch) = self.watch() else {
-            return self.wait_guard_here(lock, mode, lease, deadline);
+            return self.wait_guard_here(lock, mode, lease, until_ns);
         };
         let mut has_kept = false;
         loop {
             let moves = watch.moves();
-            let attempt = self.wait_guard_here(lock, mode, lease, deadline);
+            let attempt = self.wait_guard_here(lock, mode, lease, until_ns);
             let is_without = attempt.0.status.is_without_primary();
-            if is_without && watch.has_moved(moves, deadline) {
+            if is_without && watch.has_moved(moves, until_ns) {
                 has_kept = true; // the client may have kept a ticket
                 continue;
             }
@@ -96,7 +97,7 @@ impl Instance {
     /// As [`give_ticket_up`](Self::give_ticket_up), for a lock whose slot the caller has locked.
     pub(super) fn give_up_in(&self, lock_slot: &LockSlot, guard: &mut LockSlotGuard<'_>) {
         if guard.as_ref().is_some_and(|held| has_ticket(held.entry.state())) {
-            let result = self.run(lock_slot, guard, Op::Unlock, &Limit::NOW);
+            let result = self.run(lock_slot, guard, Op::Unlock, None);
             if let Some(held) = guard.as_mut().filter(|_| result.status.is_without_primary()) {
                 held.release_unheard(result.status); // the ticket had been claimed, and now is not
                 self.leaves_in_doubt(held);
@@ -106,28 +107,22 @@ impl Instance {
 
     /// [`wait_guard`](Self::wait_guard) at one primary: if the primary is gone, the client keeps
     /// its ticket.
-    fn wait_guard_here(
-        &self,
-        lock: LockId,
-        mode: Mode,
-        lease: Lease,
-        deadline: Instant,
-    ) -> Attempt {
+    fn wait_guard_here(&self, lock: LockId, mode: Mode, lease: Lease, until_ns: u64) -> Attempt {
         if let Err(status) = self.admit() {
             return (code(status), 0);
         }
-        let start = Instant::now();
-        let limit = Limit::to(start, deadline);
-        let (lock_slot, mut guard) = match self.opened(lock, start + DATA_WAIT) {
+        let start_ns = boot_ns();
+        let bounds = Bounds::granted_by(start_ns, until_ns);
+        let (lock_slot, mut guard) = match self.opened(lock, start_ns + DATA_WAIT_NS) {
             Ok(opened) => opened,
             Err(status) => return (code(status), 0),
         };
-        let turn = self.await_turn(lock_slot, &mut guard, lock, mode, deadline);
+        let turn = self.await_turn(lock_slot, &mut guard, lock, mode, until_ns);
         if let Err(status) = turn {
             lock_slot.changed.notify_all();
             return (code(status), 0);
         }
-        let result = self.run(lock_slot, &mut guard, Op::Lock { mode, lease }, &limit);
+        let result = self.run(lock_slot, &mut guard, Op::Lock { mode, lease }, Some(&bounds));
         let attempt = self.attempted(lock_slot, &mut guard, result);
         lock_slot.changed.notify_all(); // shared: lets others in; failed: the next takes its turn
         attempt
@@ -140,7 +135,7 @@ impl Instance {
         guard: &mut LockSlotGuard<'_>,
         lock: LockId,
         mode: Mode,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<(), Status> {
         let mut mine = None;
         let result = loop {
@@ -153,9 +148,8 @@ impl Instance {
                 Err(status) => break Err(status),
             }
             mine.get_or_insert_with(|| held.queue_up());
-            let until = deadline.min(Instant::now() + left_ns(held.may_be_over_at_ns()));
-            let is_timed_out = lock_slot.changed.wait_until(guard, until).timed_out();
-            if is_timed_out && Instant::now() >= deadline {
+            let look_ns = until_ns.min(held.may_be_over_at_ns());
+            if lock_slot.changed.wait_until(guard, look_ns) && look_ns == until_ns {
                 break Err(Status::Fail);
             }
         };
@@ -209,14 +203,14 @@ impl Instance {
         &self,
         lock: LockId,
         hold: u64,
-    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
-        let (lock_slot, guard, limit) = match self.idle(lock) {
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Option<Bounds>), Status> {
+        let (lock_slot, guard, bounds) = match self.idle(lock) {
             Err(Status::Fail) => return self.of_guard_in_use(lock, hold),
             found => found?,
         };
         match guard.as_ref() {
             Some(held) if held.entry.holds() == hold && held.entry.refs() > 0 => {
-                Ok((lock_slot, guard, limit))
+                Ok((lock_slot, guard, bounds))
             }
             _ => Err(Status::AlreadyUnlocked),
         }
@@ -230,10 +224,10 @@ impl Instance {
         &self,
         lock: LockId,
         hold: u64,
-    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
-        let start = Instant::now();
-        let deadline = start + DATA_WAIT;
-        let (lock_slot, mut guard) = self.opened(lock, deadline)?;
+    ) -> Result<(&LockSlot, LockSlotGuard<'_>, Option<Bounds>), Status> {
+        let start_ns = boot_ns();
+        let until_ns = start_ns + DATA_WAIT_NS;
+        let (lock_slot, mut guard) = self.opened(lock, until_ns)?;
         loop {
             let held = guard.as_ref().filter(|held| held.id == lock);
             let held = held.ok_or_else(|| self.not_got())?;
@@ -241,11 +235,11 @@ impl Instance {
                 _ if held.entry.holds() != hold || held.entry.refs() == 0 => {
                     return Err(Status::AlreadyUnlocked);
                 }
-                Busy::No => return Ok((lock_slot, guard, Limit::since(start))),
+                Busy::No => return Ok((lock_slot, guard, Some(Bounds::since(start_ns)))),
                 Busy::Async => return Err(self.refuse(ASYNC)),
                 Busy::Waiting => {}
             }
-            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, until_ns) {
                 return Err(Status::BadResponse);
             }
         }
@@ -261,8 +255,8 @@ impl Instance {
         lease: Lease,
     ) -> OpResult {
         match self.of_guard(lock, hold) {
-            Ok((lock_slot, mut guard, limit)) => {
-                self.run(lock_slot, &mut guard, Op::Extend { mode, lease }, &limit)
+            Ok((lock_slot, mut guard, bounds)) => {
+                self.run(lock_slot, &mut guard, Op::Extend { mode, lease }, bounds.as_ref())
             }
             Err(status) => code(self.left_or(status)),
         }
@@ -272,8 +266,8 @@ impl Instance {
     /// Returns also whether it is a share now, or may be one.
     pub(crate) fn downgrade_guard(&self, lock: LockId, hold: u64) -> (OpResult, bool) {
         match self.of_guard(lock, hold) {
-            Ok((lock_slot, mut guard, limit)) => {
-                let result = self.run(lock_slot, &mut guard, Op::Downgrade, &limit);
+            Ok((lock_slot, mut guard, bounds)) => {
+                let result = self.run(lock_slot, &mut guard, Op::Downgrade, bounds.as_ref());
                 let state = guard.as_ref().map(|held| held.entry.state());
                 (result, state == Some(EntryState::SharedLocked))
             }
@@ -335,8 +329,8 @@ impl Instance {
         let mut tries = std::iter::repeat_with(|| self.of_guard(lock, hold)).take(END_TRIES_MAX);
         let is_free = |found: &Result<_, Status>| !matches!(found, Err(Status::BadResponse));
         match tries.find(is_free).unwrap_or(Err(Status::BadResponse)) {
-            Ok((lock_slot, mut guard, limit)) => {
-                let result = self.run(lock_slot, &mut guard, Op::Unlock, &limit);
+            Ok((lock_slot, mut guard, bounds)) => {
+                let result = self.run(lock_slot, &mut guard, Op::Unlock, bounds.as_ref());
                 match result.status.is_without_primary() {
                     true => self.released_unheard(lock_slot, guard, result).status,
                     false => result.status,

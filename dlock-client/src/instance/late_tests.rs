@@ -12,7 +12,7 @@ use dlock_core::clock::NS;
 use dlock_core::lock::{Op, View};
 use dlock_core::wire::control::LockDesc;
 use dlock_core::wire::message::{LockType, Mode};
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_server::{Server, ServerConfig, VerbsUse};
 
 use super::*;
@@ -147,7 +147,7 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
         let b = join(&server, fabric);
         let id = got(&a, "granted late", LockType::Rw);
         got(&b, "granted late", LockType::Rw);
-        if let Ok((_, mut guard)) = a.opened(id, Instant::now() + DATA_WAIT) {
+        if let Ok((_, mut guard)) = a.opened(id, boot_ns() + DATA_WAIT_NS) {
             guard.as_mut().unwrap().entry.may_try(false); // it queues at once
         }
         assert_eq!(b.trylock(id, X, 600).status, Status::Success);
@@ -155,7 +155,7 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
         thread::scope(|scope| {
             let waiter = scope.spawn(|| a.lock(id, S, 600).status);
             let is_queued = || {
-                let (_, guard) = a.opened(id, Instant::now() + DATA_WAIT).unwrap();
+                let (_, guard) = a.opened(id, boot_ns() + DATA_WAIT_NS).unwrap();
                 guard.as_ref().is_some_and(|held| held.busy == Busy::Waiting)
             };
             while !is_queued() && !waiter.is_finished() {
@@ -329,7 +329,7 @@ fn a_forked_child_does_not_come_back_as_its_parents_client() {
         let fork = || a.process.fetch_xor(1, Ordering::Relaxed);
         fork();
         assert_eq!(a.reinit(&ip), Status::Invalid);
-        let soon = Instant::now() + Duration::from_secs(5);
+        let soon = deadline_in(Duration::from_secs(5));
         assert_ne!(a.leave_at(&server.local_addr().into(), soon), Status::Success);
         fork();
         assert_eq!(a.heartbeat(60), Status::Success, "its parent's session stands");
@@ -351,9 +351,9 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
         let index = a.table.find(id).expect("it was got");
         let knows_of_waiters = || {
             assert_eq!(a.extend(id, X, 0).status, Status::Success);
-            let guard = a.table.lock_slot(index).lock_until(Instant::now).expect("nobody else");
+            let guard = a.table.lock_slot(index).lock_until(|| 0).expect("nobody else");
             let held = guard.as_ref().expect("it was got");
-            let now = held.now();
+            let now = held.fresh();
             held.entry.first_op(Op::Unlock, &now).is_none()
         };
         thread::scope(|scope| {
@@ -361,7 +361,7 @@ fn a_release_long_after_the_acquire_waits_for_its_answer_although_others_wait() 
             while !knows_of_waiters() {
                 thread::sleep(Duration::from_millis(1));
             }
-            let mut guard = a.table.lock_slot(index).lock_until(Instant::now).expect("nobody else");
+            let mut guard = a.table.lock_slot(index).lock_until(|| 0).expect("nobody else");
             let last_now = &mut guard.as_mut().expect("it was got").last_now;
             last_now.local_ns = last_now.local_ns.saturating_sub(60 * NS);
             drop(guard);

@@ -2,7 +2,6 @@
 //! Gets and releases locks: their life cycle, over the control connection.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::ids::LockId;
 use dlock_core::limits::{BATCH_MAX, DESC_LEN_MAX};
@@ -11,6 +10,7 @@ use dlock_core::rights::Right;
 use dlock_core::session::{is_decided, refusal, released, Call};
 use dlock_core::wire::control::{ControlReply, ControlRequest, LockDesc, LockGrant};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::{deadline_in, left_until};
 
 use super::{call_on, Instance};
 use crate::control::CONTROL_WAIT;
@@ -43,7 +43,7 @@ impl Instance {
         if !is_valid(&desc) {
             return (Status::Invalid, None);
         }
-        match self.get_locks(vec![desc], Instant::now() + CONTROL_WAIT).map(|mut all| all.pop()) {
+        match self.get_locks(vec![desc], deadline_in(CONTROL_WAIT)).map(|mut all| all.pop()) {
             Ok(Some(Ok((id, true)))) => (Status::Success, Some(id)),
             Ok(Some(Ok((id, false)))) => (Status::Error, Some(id)),
             Ok(Some(Err(status))) | Err(status) => (status, None),
@@ -68,7 +68,7 @@ impl Instance {
         if !is_size_valid || !descs.iter().all(is_valid) {
             return Err(Status::Invalid);
         }
-        let got = self.get_locks(descs, Instant::now() + CONTROL_WAIT)?;
+        let got = self.get_locks(descs, deadline_in(CONTROL_WAIT))?;
         Ok(got.into_iter().map(|item| item.map(|(id, _)| id)).collect())
     }
 
@@ -76,15 +76,15 @@ impl Instance {
     pub(super) fn get_locks(
         &self,
         descs: Vec<LockDesc>,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<Vec<GotLock>, Status> {
         self.check(Call::Locks)?;
-        let _lifecycle = self.lifecycle_until(deadline)?;
+        let _lifecycle = self.lifecycle_until(until_ns)?;
         let mut got: Vec<Option<GotLock>> = vec![None; descs.len()];
-        while let Some(index) = self.get_those_left(&descs, &mut got, deadline)? {
+        while let Some(index) = self.get_those_left(&descs, &mut got, until_ns)? {
             // another thread operates on that lock, or releases it
             let lock_slot = self.table.lock_slot(index);
-            drop(lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?);
+            drop(lock_slot.lock_until(|| until_ns).ok_or(Status::BadResponse)?);
         }
         Ok(got.into_iter().flatten().collect())
     }
@@ -96,14 +96,15 @@ impl Instance {
         &self,
         descs: &[LockDesc],
         got: &mut [Option<GotLock>],
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<Option<LockSlotIndex>, Status> {
         let left: Vec<usize> = (0..got.len()).filter(|&i| got[i].is_none()).collect();
         // locked until the locks are in the table, so that no release comes between
-        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        let mut control =
+            self.control.try_lock_for(left_until(until_ns)).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         let wanted = left.iter().map(|&i| descs[i].clone()).collect();
-        let reply = call_on(control, ControlRequest::GetLocks(wanted), deadline)?;
+        let reply = call_on(control, ControlRequest::GetLocks(wanted), until_ns)?;
         let ControlReply::Locks(grants) = reply else { return Err(Status::BadResponse) };
         if grants.len() != left.len() {
             return Err(Status::BadResponse);
@@ -206,10 +207,10 @@ impl Instance {
         if self.is_async_on(lock) {
             return self.refuse(super::ASYNC);
         }
-        let deadline = Instant::now() + CONTROL_WAIT;
-        let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
+        let until_ns = deadline_in(CONTROL_WAIT);
+        let Ok(_lifecycle) = self.lifecycle_until(until_ns) else { return Status::BadResponse };
         let Some(index) = self.table.find(lock) else { return Status::Error };
-        let mut guard = match self.releasable(lock, index, deadline) {
+        let mut guard = match self.releasable(lock, index, until_ns) {
             Ok(guard) => guard,
             Err(status) => return status,
         };
@@ -225,12 +226,13 @@ impl Instance {
                 return Status::TicketToUnlock
             }
             EntryState::Initialized | EntryState::Unlocked => {
-                let until = deadline.min(Instant::now() + DATA_WAIT);
-                if let Err(status) = settle(self.table.lock_slot(index), &mut guard, until) {
+                let data_until_ns = until_ns.min(deadline_in(DATA_WAIT));
+                if let Err(status) = settle(self.table.lock_slot(index), &mut guard, data_until_ns)
+                {
                     return status;
                 }
                 let request = ControlRequest::ReleaseLocks(vec![at_primary]);
-                self.release_at_primary(request, 1, deadline, |_, answer| {
+                self.release_at_primary(request, 1, until_ns, |_, answer| {
                     self.release_answered(index, &mut guard, answer)
                 })
             }
@@ -270,10 +272,10 @@ impl Instance {
         &self,
         lock: LockId,
         index: LockSlotIndex,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<LockSlotGuard<'_>, Status> {
         let lock_slot = self.table.lock_slot(index);
-        let mut guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        let mut guard = lock_slot.lock_until(|| until_ns).ok_or(Status::BadResponse)?;
         loop {
             match guard.as_ref() {
                 Some(held) if held.id == lock => match held.busy {
@@ -283,7 +285,7 @@ impl Instance {
                 },
                 _ => return Err(Status::Error),
             }
-            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, until_ns) {
                 return Err(Status::BadResponse);
             }
         }
@@ -296,14 +298,14 @@ impl Instance {
         &self,
         request: ControlRequest,
         items: usize,
-        deadline: Instant,
+        until_ns: u64,
         mut each: impl FnMut(usize, Status) -> Status,
     ) -> Status {
-        let Some(mut control) = self.control.try_lock_until(deadline) else {
+        let Some(mut control) = self.control.try_lock_for(left_until(until_ns)) else {
             return Status::BadResponse;
         };
         let Some(control) = control.as_mut() else { return Status::BadResponse };
-        let statuses = match call_on(control, request, deadline) {
+        let statuses = match call_on(control, request, until_ns) {
             Ok(ControlReply::Statuses(statuses)) if statuses.len() == items => statuses,
             Ok(_) => vec![Status::BadResponse; items],
             Err(status) => vec![status; items],
@@ -332,8 +334,8 @@ impl Instance {
         if let Err(status) = self.check(Call::Locks) {
             return status;
         }
-        let deadline = Instant::now() + CONTROL_WAIT;
-        let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
+        let until_ns = deadline_in(CONTROL_WAIT);
+        let Ok(_lifecycle) = self.lifecycle_until(until_ns) else { return Status::BadResponse };
         let mut wanted: Vec<(LockSlotIndex, usize)> = Vec::new();
         for (i, id) in ids.iter_mut().enumerate() {
             let lock = LockId(*id);
@@ -345,14 +347,14 @@ impl Instance {
                 _ => *id = 0,
             }
         }
-        let until = deadline.min(Instant::now() + DATA_WAIT);
+        let data_until_ns = until_ns.min(deadline_in(DATA_WAIT));
         wanted.sort_unstable(); // lock slots are locked in the order of their indices
         let mut lock_slots: Vec<(LockSlotIndex, LockSlotGuard<'_>)> =
             Vec::with_capacity(wanted.len());
         let mut locks: Vec<LockId> = Vec::with_capacity(wanted.len());
         let mut has_released = false;
         for (index, i) in wanted {
-            let guard = self.releasable(LockId(ids[i]), index, until).ok();
+            let guard = self.releasable(LockId(ids[i]), index, data_until_ns).ok();
             let guard = guard.filter(|g| g.as_ref().is_some_and(|held| held.entry.refs() == 0));
             let Some(mut guard) = guard else {
                 ids[i] = 0;
@@ -363,7 +365,7 @@ impl Instance {
                 has_released = true;
                 continue;
             }
-            match settle(self.table.lock_slot(index), &mut guard, until) {
+            match settle(self.table.lock_slot(index), &mut guard, data_until_ns) {
                 Ok(()) => {
                     locks.extend(guard.as_ref().map(|held| held.entry.lock()));
                     lock_slots.push((index, guard));
@@ -377,7 +379,7 @@ impl Instance {
         }
         let items = locks.len();
         let request = ControlRequest::ReleaseLocks(locks);
-        let status = self.release_at_primary(request, items, deadline, |i, answer| {
+        let status = self.release_at_primary(request, items, until_ns, |i, answer| {
             let (index, guard) = &mut lock_slots[i];
             self.release_answered(*index, guard, answer)
         });

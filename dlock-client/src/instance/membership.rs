@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use dlock_core::clock::Now;
@@ -26,7 +26,7 @@ use dlock_core::session::{self, Call, Claims, Verdict};
 use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
 use dlock_core::wire::message::Request;
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::{fds, fork};
+use dlock_fabric::os::{clock::deadline_in, fds, fork};
 use dlock_fabric::Refuse;
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
@@ -268,7 +268,7 @@ impl Instance {
         for (id, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
             // an operation on the old session has a limit, and mostly ends with its connection
-            let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LIFECYCLE_WAIT) else {
+            let Some(mut guard) = lock_slot.lock_until(|| deadline_in(LIFECYCLE_WAIT)) else {
                 log::error!("lock {id} stays with the old session: its operation does not end");
                 continue;
             };
@@ -435,7 +435,7 @@ impl Instance {
         let mut claims = Vec::with_capacity(locks.len());
         let mut is_partial = false;
         for &(id, index) in locks {
-            match self.table.lock_slot(index).lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
+            match self.table.lock_slot(index).lock_until(|| deadline_in(LOCK_SLOT_WAIT)) {
                 Some(mut guard) => {
                     // a lock that may be released is not claimed: the client gets it anew
                     let is_got = |held: &&mut crate::table::ClientLock| {
@@ -457,7 +457,7 @@ impl Instance {
     fn bind(&self, (id, index): (LockId, LockSlotIndex), grant: &LockGrant, is_lost: bool) -> bool {
         let link = self.link.load();
         let lock_slot = self.table.lock_slot(index);
-        let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) else {
+        let Some(mut guard) = lock_slot.lock_until(|| deadline_in(LOCK_SLOT_WAIT)) else {
             return false;
         };
         let Some(held) = guard.as_mut().filter(|held| held.id == id) else { return true };
@@ -479,7 +479,7 @@ impl Instance {
         status: Status,
     ) -> bool {
         let lock_slot = self.table.lock_slot(index);
-        let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) else {
+        let Some(mut guard) = lock_slot.lock_until(|| deadline_in(LOCK_SLOT_WAIT)) else {
             return false;
         };
         if let Some(held) = guard.as_ref().filter(|held| held.id == id) {
@@ -505,8 +505,8 @@ impl Instance {
         if timeout_s == 0 || timeout_s > HEARTBEAT_S_MAX || self.check(Call::Session).is_err() {
             return Status::Invalid;
         }
-        let deadline = Instant::now() + Duration::from_secs(u64::from(timeout_s));
-        match self.call_until(ControlRequest::Heartbeat, deadline) {
+        let wait = Duration::from_secs(timeout_s.into());
+        match self.call_until(ControlRequest::Heartbeat, deadline_in(wait)) {
             Ok(ControlReply::Alive { recovering: false, .. }) => Status::Success,
             Ok(ControlReply::Alive { recovering: true, .. }) => Status::NotReady,
             Ok(_) => Status::BadResponse,
@@ -546,7 +546,7 @@ impl Instance {
         }));
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
-            if let Some(mut guard) = lock_slot.lock_until(|| Instant::now() + LOCK_SLOT_WAIT) {
+            if let Some(mut guard) = lock_slot.lock_until(|| deadline_in(LOCK_SLOT_WAIT)) {
                 self.table.remove(index, &mut guard);
             }
             lock_slot.changed.notify_all();
@@ -581,7 +581,7 @@ fn is_heard(exec: &dyn Executor) {
         return; // the client releases nothing without the primary
     }
     if let Ok(seq) = exec.send(&Request::Ping) {
-        let _ = exec.reply(seq, Duration::from_secs(LOOK_S.into()));
+        let _ = exec.reply(seq, deadline_in(Duration::from_secs(LOOK_S.into())));
         exec.forget(seq);
     }
 }

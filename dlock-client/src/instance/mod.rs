@@ -37,16 +37,17 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use dlock_core::counters::{Counter, COUNTERS};
 use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId};
 use dlock_core::lock::OpResult;
 use dlock_core::memory::exec::Executor;
+use dlock_core::operation::Bounds;
 use dlock_core::session::{refusal, Call, Gate};
 use dlock_core::wire::control::{ControlReply, ControlRequest, Secret};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::{boot_ns, deadline_in, left_until};
 use dlock_fabric::os::fork;
 use dlock_fabric::verbs::WordOpCounts;
 use dlock_fabric::VerbsPath;
@@ -55,7 +56,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use data::has_ticket;
 
 pub use asynchronous::AsyncOp;
-pub(crate) use waits::{GuardWait, LOOK_AGAIN};
+pub(crate) use waits::{GuardWait, LOOK_AGAIN_NS};
 
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
@@ -63,7 +64,7 @@ use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT}
 use crate::driver::failover::Watch;
 use crate::driver::heartbeat::{Pulse, SharedControl};
 use crate::events::Feeds;
-use crate::execute::{Limit, DATA_WAIT};
+use crate::execute::DATA_WAIT_NS;
 use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
@@ -232,32 +233,32 @@ impl Instance {
     }
 
     /// The lock slot of a lock that this client has got, once no other operation is under way on
-    /// it, and the time left for the call. If another thread waits for the lock at the primary,
-    /// this function does not wait but returns `Fail`.
+    /// it, and the bounds of the call; `None`: the call begins when its operation does. If another
+    /// thread waits for the lock at the primary, this function does not wait but returns `Fail`.
     #[inline]
-    fn idle(&self, id: LockId) -> Result<(&LockSlot, LockSlotGuard<'_>, Limit), Status> {
+    fn idle(&self, id: LockId) -> Result<(&LockSlot, LockSlotGuard<'_>, Option<Bounds>), Status> {
         if let Some((lock_slot, guard)) = self.at_once(id) {
-            return Ok((lock_slot, guard, Limit::NOW));
+            return Ok((lock_slot, guard, None));
         }
-        let start = Instant::now();
-        let (lock_slot, guard) = self.opened(id, start + DATA_WAIT)?;
+        let start_ns = boot_ns();
+        let (lock_slot, guard) = self.opened(id, start_ns + DATA_WAIT_NS)?;
         match guard.as_ref().map(|held| held.busy) {
             Some(Busy::Waiting) => Err(Status::Fail),
             Some(Busy::Async) => Err(self.refuse(ASYNC)),
-            _ => Ok((lock_slot, guard, Limit::since(start))),
+            _ => Ok((lock_slot, guard, Some(Bounds::since(start_ns)))),
         }
     }
 
     /// The lock slot of a lock that this client has got, once no other operation is under way on
-    /// it. The call began at `start`.
+    /// it. The call began at `start_ns`.
     #[cold]
     fn locked_since(
         &self,
         id: LockId,
-        start: Instant,
+        start_ns: u64,
     ) -> Result<(&LockSlot, LockSlotGuard<'_>), Status> {
-        let deadline = start + DATA_WAIT;
-        let (lock_slot, mut guard) = self.opened(id, deadline)?;
+        let until_ns = start_ns + DATA_WAIT_NS;
+        let (lock_slot, mut guard) = self.opened(id, until_ns)?;
         loop {
             let held = guard.as_ref().filter(|held| held.id == id);
             let held = held.ok_or_else(|| self.not_got())?;
@@ -266,7 +267,7 @@ impl Instance {
                 Busy::Async => return Err(self.refuse(ASYNC)),
                 Busy::Waiting => {}
             }
-            if lock_slot.changed.wait_until(&mut guard, deadline).timed_out() {
+            if lock_slot.changed.wait_until(&mut guard, until_ns) {
                 // another thread of this client waited for the lock all the time
                 return Err(match guard.as_ref() {
                     Some(held) if held.busy != Busy::Waiting => Status::BadResponse,
@@ -279,14 +280,10 @@ impl Instance {
 
     /// The lock slot of a lock that this client has got, even while an asynchronous operation is
     /// under way on it.
-    fn opened(
-        &self,
-        id: LockId,
-        deadline: Instant,
-    ) -> Result<(&LockSlot, LockSlotGuard<'_>), Status> {
+    fn opened(&self, id: LockId, until_ns: u64) -> Result<(&LockSlot, LockSlotGuard<'_>), Status> {
         let index = self.table.find(id).ok_or_else(|| self.not_got())?;
         let lock_slot = self.table.lock_slot(index);
-        let guard = lock_slot.lock_until(|| deadline).ok_or(Status::BadResponse)?;
+        let guard = lock_slot.lock_until(|| until_ns).ok_or(Status::BadResponse)?;
         match guard.as_ref() {
             Some(held) if held.id == id => Ok((lock_slot, guard)),
             _ => Err(self.not_got()), // another thread released it meanwhile
@@ -300,25 +297,22 @@ impl Instance {
     }
 
     /// Keeps the session as it is while the guard lives: a reinit waits until the guard is dropped.
-    /// This call waits until `deadline` for a reinit under way.
-    fn lifecycle_until(&self, deadline: Instant) -> Result<RwLockReadGuard<'_, ()>, Status> {
-        self.lifecycle.try_read_until(deadline).ok_or(Status::BadResponse)
+    /// This call waits until `until_ns` for a reinit under way.
+    fn lifecycle_until(&self, until_ns: u64) -> Result<RwLockReadGuard<'_, ()>, Status> {
+        self.lifecycle.try_read_for(left_until(until_ns)).ok_or(Status::BadResponse)
     }
 
     /// A control call. One is made at a time; waiting for the turn and for the answer takes
     /// [`CONTROL_WAIT`] at most in all.
     fn call(&self, request: ControlRequest) -> Result<ControlReply, Status> {
-        self.call_until(request, Instant::now() + CONTROL_WAIT)
+        self.call_until(request, deadline_in(CONTROL_WAIT))
     }
 
-    fn call_until(
-        &self,
-        request: ControlRequest,
-        deadline: Instant,
-    ) -> Result<ControlReply, Status> {
-        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+    fn call_until(&self, request: ControlRequest, until_ns: u64) -> Result<ControlReply, Status> {
+        let mut control =
+            self.control.try_lock_for(left_until(until_ns)).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
-        call_on(control, request, deadline)
+        call_on(control, request, until_ns)
     }
 
     fn call_with(
@@ -326,12 +320,12 @@ impl Instance {
         request: ControlRequest,
         patience: Patience,
     ) -> Result<ControlReply, Status> {
-        let deadline = patience.deadline();
+        let until_ns = patience.deadline();
         // another thread's call may hold the connection while it waits for a primary that is gone
         let wait = patience.silence.map_or(patience.wait, |silence| silence.min(patience.wait));
         let mut control = self.control.try_lock_for(wait).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
-        answered(control.call_while_there(request, deadline, patience.silence))
+        answered(control.call_while_there(request, until_ns, patience.silence))
     }
 }
 
@@ -339,9 +333,9 @@ impl Instance {
 fn call_on(
     control: &mut Control,
     request: ControlRequest,
-    deadline: Instant,
+    until_ns: u64,
 ) -> Result<ControlReply, Status> {
-    answered(control.call(request, deadline))
+    answered(control.call(request, until_ns))
 }
 
 fn answered(answer: Result<ControlReply, CallError>) -> Result<ControlReply, Status> {

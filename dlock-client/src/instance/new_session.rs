@@ -2,7 +2,7 @@
 //! Makes a session at a primary that no instance uses yet: connection, registration, data path.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::NS;
 use dlock_core::ids::ClientId;
@@ -10,7 +10,7 @@ use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session;
 use dlock_core::wire::control::{ControlReply, ControlRequest, Session, VERSION, VERSION_MIN};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_fabric::ClockEstimate;
 use log::Level;
 
@@ -31,7 +31,7 @@ pub(super) struct Joined {
     pub(super) link: SessionState,
     /// From this time on the primary has surely dropped a prepared session; until then the session
     /// may replace the old one.
-    until: Instant,
+    until_ns: u64,
 }
 
 /// Why, as far as this client knows, a prepared session has not replaced the old one.
@@ -47,12 +47,12 @@ impl Joined {
     /// Shows the primary that this client has all answers, by a heartbeat on the new connection;
     /// then the primary ends the old session. `silence`: see [`Patience`].
     pub(super) fn show(&mut self, silence: Option<Duration>) -> Result<(), Unshown> {
-        let deadline = self.until;
-        match self.control.call_while_there(ControlRequest::Heartbeat, deadline, silence) {
+        let until_ns = self.until_ns;
+        match self.control.call_while_there(ControlRequest::Heartbeat, until_ns, silence) {
             // a recovering primary may answer `NotReady`
             Ok(ControlReply::Alive { .. } | ControlReply::Error(Status::NotReady)) => Ok(()),
             Ok(_) => Err(Unshown::Failed(Status::BadResponse)),
-            Err(CallError::Transport) if Instant::now() < deadline => Err(Unshown::Cut),
+            Err(CallError::Transport) if boot_ns() < until_ns => Err(Unshown::Cut),
             Err(error) => Err(Unshown::Failed(error.status_of_init())),
         }
     }
@@ -60,8 +60,8 @@ impl Joined {
     /// Leaves over this session; `NotReady`: the primary recovers, and does not wait for this
     /// client.
     pub(super) fn leave(&mut self) -> Status {
-        let deadline = Instant::now() + CONTROL_WAIT;
-        done(call_on(&mut self.control, ControlRequest::Deinit, deadline))
+        let until_ns = deadline_in(CONTROL_WAIT);
+        done(call_on(&mut self.control, ControlRequest::Deinit, until_ns))
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) fn join(
     let sent_ns = boot_ns();
     let reply = control.call_while_there(request, patience.deadline(), patience.silence);
     let received_ns = boot_ns();
-    let until = Instant::now() + Duration::from_nanos(SHOW_WAIT_NS);
+    let until_ns = deadline_in(Duration::from_nanos(SHOW_WAIT_NS));
     let reply =
         reply.map_err(|e| Unreached { why: control.why(e), ..e.status_of_init().into() })?;
     let is_taken_away = matches!(reply, ControlReply::Removed { .. });
@@ -113,8 +113,9 @@ pub(super) fn join(
     let session = session::accept(reply, expected)
         .map_err(|status| Unreached { is_taken_away, ..status.into() })?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
-    let (primary, tls, until_attached) = (control.peer(), tls.as_ref(), patience.until);
-    let place = Place { config, session: &session, primary, clock, tls, until: until_attached };
+    let (primary, tls, until_attached) = (control.peer(), tls.as_ref(), patience.until_ns);
+    let place =
+        Place { config, session: &session, primary, clock, tls, until_ns: Some(until_attached) };
     match attach(&place, choice, said) {
         Ok(Attached { exec, verbs }) => {
             let Session { client, secret, epoch, anchor_s, recovering, terms, .. } = session;
@@ -134,7 +135,7 @@ pub(super) fn join(
                 pulse,
                 asks_readers: config.exact_views,
             };
-            Ok(Joined { client, control, link, until })
+            Ok(Joined { client, control, link, until_ns })
         }
         Err(status) => {
             if expected.is_none() {

@@ -17,7 +17,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::clock::{Lease, COARSE_NS_MAX};
 use dlock_core::counters::Counter;
@@ -28,7 +27,7 @@ use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::rights::Right;
 use dlock_core::wire::control::{ControlReply, ControlRequest, ObjectGrant};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::{boot_coarse_ns, boot_ns};
+use dlock_fabric::os::clock::{boot_coarse_ns, boot_ns, deadline_in, left_until};
 use parking_lot::RwLock;
 
 use super::{call_on, done, Instance, SessionState};
@@ -101,13 +100,14 @@ impl Instance {
     /// One control round trip; 10 s at most.
     pub fn object_get(&self, name: &[u8], lease: Lease) -> Result<ObjectId, Status> {
         self.check_object(name, lease)?;
-        let deadline = Instant::now() + CONTROL_WAIT;
-        let _lifecycle = self.lifecycle_until(deadline)?;
+        let until_ns = deadline_in(CONTROL_WAIT);
+        let _lifecycle = self.lifecycle_until(until_ns)?;
         // locked until the handle is in the map, so that no release comes between
-        let mut control = self.control.try_lock_until(deadline).ok_or(Status::BadResponse)?;
+        let mut control =
+            self.control.try_lock_for(left_until(until_ns)).ok_or(Status::BadResponse)?;
         let control = control.as_mut().ok_or(Status::BadResponse)?;
         let request = ControlRequest::ObjectGet { name: name.to_vec(), lease };
-        let reply = call_on(control, request, deadline);
+        let reply = call_on(control, request, until_ns);
         let reply = reply.inspect_err(|&status| tell_if_denied(status, name))?;
         let ControlReply::Object(grant) = reply else {
             return Err(Status::BadResponse);
@@ -143,18 +143,18 @@ impl Instance {
         if self.present().is_err() {
             return Status::ClientNotInit;
         }
-        let deadline = Instant::now() + CONTROL_WAIT;
-        let Ok(_lifecycle) = self.lifecycle_until(deadline) else { return Status::BadResponse };
-        let Some(mut control) = self.control.try_lock_until(deadline) else {
+        let until_ns = deadline_in(CONTROL_WAIT);
+        let Ok(_lifecycle) = self.lifecycle_until(until_ns) else { return Status::BadResponse };
+        let Some(mut control) = self.control.try_lock_for(left_until(until_ns)) else {
             return Status::BadResponse;
         };
         let got = self.objects.read().get(&object).cloned();
         if let Some(Got(handle)) = &got {
             // operations under way end first, and no other begins until the primary has decided
-            let Some(mut released) = handle.in_use.try_write_until(deadline) else {
+            let Some(mut released) = handle.in_use.try_write_for(left_until(until_ns)) else {
                 return Status::BadResponse;
             };
-            let Some(mut objects) = self.objects.try_write_until(deadline) else {
+            let Some(mut objects) = self.objects.try_write_for(left_until(until_ns)) else {
                 return Status::BadResponse;
             };
             objects.remove(&object);
@@ -165,9 +165,9 @@ impl Instance {
             None => (Status::BadResponse, true),
             Some(control) => {
                 // when no operation is under way, the primary is asked in any case
-                let deadline = deadline.max(Instant::now() + DATA_WAIT);
+                let until_ns = until_ns.max(deadline_in(DATA_WAIT));
                 let request = ControlRequest::ObjectRelease(object);
-                let status = done(call_on(control, request, deadline));
+                let status = done(call_on(control, request, until_ns));
                 (status, status == Status::NotReady)
             }
         };
@@ -210,10 +210,10 @@ impl Instance {
         if self.present().is_err() {
             return Status::ClientNotInit;
         }
-        let deadline = Instant::now() + CONTROL_WAIT;
-        match self.lifecycle_until(deadline) {
+        let until_ns = deadline_in(CONTROL_WAIT);
+        match self.lifecycle_until(until_ns) {
             Ok(_lifecycle) => {
-                done(self.call_until(ControlRequest::ObjectDestroy(object), deadline))
+                done(self.call_until(ControlRequest::ObjectDestroy(object), until_ns))
             }
             Err(status) => status,
         }
@@ -293,8 +293,7 @@ impl Instance {
         object: ObjectId,
         word_op: impl Fn(WordAddr) -> WordOp,
     ) -> Result<u64, Status> {
-        let until = || Instant::now() + DATA_WAIT;
-        let objects = self.objects.try_read().or_else(|| self.objects.try_read_until(until()));
+        let objects = self.objects.try_read().or_else(|| self.objects.try_read_for(DATA_WAIT));
         let objects = objects.ok_or(Status::BadResponse)?;
         let Some(Got(handle)) = objects.get(&object).filter(|got| got.0.epoch == link.epoch) else {
             return Err(self.object_refused(Status::ObjectNotGet));
@@ -318,8 +317,7 @@ impl Instance {
             Some(released) => released,
             None => {
                 since_ns = Some(boot_ns());
-                let deadline = Instant::now() + DATA_WAIT;
-                handle.in_use.try_read_until(deadline).ok_or(Status::BadResponse)?
+                handle.in_use.try_read_for(DATA_WAIT).ok_or(Status::BadResponse)?
             }
         };
         if released.0 || handle.epoch != link.epoch {
@@ -366,7 +364,8 @@ fn tell_if_denied(status: Status, name: &[u8]) {
 fn of_generation(exec: &dyn Executor, grant: &ObjectGrant, op: WordOp) -> Single {
     let read = WordOp::Read { addr: WordAddr::new(grant.slot, Word::Gen) };
     let mut outcome = [Outcome::Unknown];
-    exec.execute(&[Chain::one(read).then(op)], &mut outcome, DATA_WAIT);
+    let until_ns = deadline_in(DATA_WAIT);
+    exec.execute(&[Chain::one(read).then(op)], &mut outcome, until_ns);
     match outcome[0] {
         Outcome::Done(values) => match *values.as_slice() {
             [generation, _] if generation != grant.generation.0 => {
@@ -430,8 +429,8 @@ mod tests {
                     "got while in use"
                 );
             });
-            let deadline = Instant::now() + CONTROL_WAIT;
-            while !others.is_finished() && Instant::now() < deadline {
+            let until_ns = deadline_in(CONTROL_WAIT);
+            while !others.is_finished() && boot_ns() < until_ns {
                 thread::sleep(std::time::Duration::from_millis(1));
             }
             let have_ended = others.is_finished();

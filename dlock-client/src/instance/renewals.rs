@@ -16,7 +16,7 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 
 use super::guards::Attempt;
-use super::waits::{is_ready, GuardWait, LOOK_AGAIN};
+use super::waits::{is_ready, GuardWait, LOOK_AGAIN_NS};
 use super::{code, Instance};
 use crate::driver::renewals::{Renew, Renewed};
 use crate::table::{Busy, ClientLock, LockSlotIndex};
@@ -72,7 +72,7 @@ impl Instance {
     /// What `of` says of the hold, if no operation is under way on the lock; otherwise a later
     /// time.
     fn with_hold(&self, renewed: &Renewed, of: impl FnOnce(&mut ClientLock) -> Due) -> Due {
-        let later = Due::At(boot_ns().saturating_add(LOOK_AGAIN.as_nanos() as u64));
+        let later = Due::At(boot_ns().saturating_add(LOOK_AGAIN_NS));
         if self.present().is_err() {
             return Due::Over; // the client has left
         }
@@ -114,7 +114,7 @@ impl Instance {
             return wait.is_put_off();
         }
         let Some(held) = guard.as_mut() else { return over };
-        let now = held.now();
+        let now = held.fresh();
         held.last_now = now;
         let Some(operation) = Operation::renew(&mut held.entry, now) else { return over };
         wait.is_over();
@@ -139,10 +139,6 @@ impl ClientLock {
     /// The clock by which the hold's deadline counts; this function does not wait for the primary
     /// to tell the time.
     pub(super) fn clock_of_deadline(&self) -> Now {
-        let now = match self.exec.is_clock_ready() {
-            true => self.now(),
-            false => self.clock_unanswered(),
-        };
-        self.binding.clock(now)
+        self.binding.clock(self.fresh_if_ready())
     }
 }

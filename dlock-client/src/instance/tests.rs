@@ -477,7 +477,7 @@ fn silent_since(instance: &Instance, horizon_s: u64, ago_s: u64) {
     let heard_ns = boot_ns().saturating_sub(ago_s * NS);
     let pulse = Arc::new(Pulse::new(horizon_s * NS, heard_ns));
     for (_, index) in instance.table.indices() {
-        let mut guard = instance.table.lock_slot(index).lock_until(Instant::now).unwrap();
+        let mut guard = instance.table.lock_slot(index).lock_until(|| 0).unwrap();
         guard.as_mut().unwrap().pulse = Arc::clone(&pulse);
     }
 }
@@ -524,7 +524,7 @@ fn what_a_guard_knows_of_its_hold_and_session_is_told_without_asking() {
     assert_eq!(taken.status, Status::Success);
     let executes = fake.executes.load(SeqCst);
     let pulse = || {
-        let guard = instance.table.lock_slot(0).lock_until(Instant::now).unwrap();
+        let guard = instance.table.lock_slot(0).lock_until(|| 0).unwrap();
         Arc::clone(&guard.as_ref().unwrap().pulse)
     };
     let sessions_is_the_locks = || {
@@ -542,7 +542,7 @@ fn what_a_guard_knows_of_its_hold_and_session_is_told_without_asking() {
     assert_eq!(instance.known_of_guard(id, hold), Status::BadResponse, "past the horizon");
     silent_since(&instance, 1_000, 10);
     let slot = instance.table.lock_slot(0);
-    assert!(slot.lock_until(Instant::now).unwrap().as_mut().unwrap().entry.lapse());
+    assert!(slot.lock_until(|| 0).unwrap().as_mut().unwrap().entry.lapse());
     assert_eq!(instance.known_of_guard(id, hold), Status::Fail, "lost");
     assert_eq!(fake.executes.load(SeqCst), executes);
 }
@@ -553,7 +553,7 @@ fn an_outcome_that_comes_after_the_horizon_is_unknown() {
     for id in [LockId(1), LockId(2)] {
         let heard_ns = boot_ns();
         let pulse = Arc::new(Pulse::new(NS, heard_ns));
-        let mut guard = instance.table.lock_slot(id.0 as u32 - 1).lock_until(Instant::now).unwrap();
+        let mut guard = instance.table.lock_slot(id.0 as u32 - 1).lock_until(|| 0).unwrap();
         guard.as_mut().unwrap().pulse = pulse;
         drop(guard);
         fake.delay(Duration::from_millis(1_100));

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::lock::Op;
@@ -14,7 +14,6 @@ use dlock_fabric::os::clock::boot_ns;
 use super::tests::instance_on;
 use super::*;
 use crate::driver::heartbeat::Pulse;
-use crate::execute::Limit;
 use dlock_test_support::fake::Fake;
 
 const TRY_NS: u64 = 300_000_000;
@@ -30,12 +29,11 @@ fn tries(horizon_in_ns: u64) -> u64 {
     fake.delay(Duration::from_nanos(TRY_NS));
     let lasts_ns = Pulse::new(10 * NS, 0).horizon_ns();
     let lock_slot = instance.table.lock_slot(0);
-    let mut guard = lock_slot.lock_until(Instant::now).expect("it is free");
+    let mut guard = lock_slot.lock_until(|| 0).expect("it is free");
     let pulse = Pulse::new(10 * NS, boot_ns() + horizon_in_ns - lasts_ns);
     guard.as_mut().unwrap().pulse = Arc::new(pulse);
     let op = Op::Lock { mode: Mode::Exclusive, lease: Lease::secs(30) };
-    let limit = Limit::to(Instant::now(), Instant::now() + Duration::from_secs(5));
-    let result = instance.run(lock_slot, &mut guard, op, &limit);
+    let result = instance.run(lock_slot, &mut guard, op, None);
     assert_ne!(result.status, Status::Success);
     fake.executes.load(SeqCst)
 }

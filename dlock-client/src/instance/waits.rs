@@ -12,31 +12,32 @@
 //! blocks: if a thread operates on a lock slot just now, the driver looks at the slot again.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::lock::{Op, OpResult};
 use dlock_core::memory::exec::{Executor, Posted};
 use dlock_core::memory::word_op::Outcome;
-use dlock_core::operation::{Operation, Started};
+use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 
 use super::guards::Attempt;
 use super::{code, has_ticket, Instance, ASYNC};
 use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::Pulse;
-use crate::execute::{advance, answered, left_ns, Advanced, Asked, Chains, Limit, DATA_WAIT};
+use crate::execute::{advance, answered, bounds_of, Advanced, Asked, Chains, DATA_WAIT};
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 
-/// After how long a lock slot, a clock or an executor that is in use is looked at again.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// After how long an acquire that has no primary looks for one again.
-const AWAY_LOOK: Duration = Duration::from_millis(20);
-/// After how long a one-sided chain is polled again: no answer announces its end.
-const CHAIN_LOOK: Duration = Duration::from_micros(100);
+/// After how long a lock slot, a clock or an executor that is in use is looked at again,
+/// nanoseconds.
+pub(crate) const LOOK_AGAIN_NS: u64 = 2_000_000;
+/// After how long an acquire that has no primary looks for one again, nanoseconds.
+const AWAY_LOOK_NS: u64 = 20_000_000;
+/// After how long a one-sided chain is polled again, nanoseconds: no answer announces its end.
+const CHAIN_LOOK_NS: u64 = 100_000;
 /// How often such a chain is polled at once: for some microseconds, as long as a round trip takes.
 const LOOKS: u32 = 100;
 /// How long a release waits for other threads that have the lock in use.
@@ -47,8 +48,9 @@ pub(crate) struct GuardWait {
     lock: LockId,
     mode: Mode,
     lease: Lease,
-    limit: Limit,
-    deadline: Instant,
+    /// The bounds of the operation; `None`: it has the time of a call, from when it begins.
+    bounds: Option<Bounds>,
+    until_ns: u64,
     purpose: Purpose,
     stage: Stage,
     /// Whether a lock slot, a clock or an executor that this wait needs is in use just now.
@@ -140,15 +142,15 @@ impl Awaits {
 impl GuardWait {
     /// An acquire that begins now.
     pub(crate) fn new(lock: LockId, mode: Mode, lease: Lease, wait: Duration) -> Self {
-        let start = Instant::now();
-        let deadline = start + wait;
-        let limit = Limit::to(start, deadline);
+        let start_ns = boot_ns();
+        let until_ns = deadline_in(wait);
+        let bounds = Some(Bounds::granted_by(start_ns, until_ns));
         Self {
             lock,
             mode,
             lease,
-            limit,
-            deadline,
+            bounds,
+            until_ns,
             purpose: Purpose::Take,
             stage: Stage::New,
             is_busy: false,
@@ -162,13 +164,13 @@ impl GuardWait {
     /// The end of a hold, as a wait.
     pub(crate) fn end(lock: LockId, hold: u64) -> Self {
         let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
-        Self { purpose: Purpose::End(hold), limit: Limit::NOW, ..wait }
+        Self { purpose: Purpose::End(hold), bounds: None, ..wait }
     }
 
     /// The renewal of a hold's lease, as a wait.
     pub(crate) fn renewal(lock: LockId, hold: u64) -> Self {
         let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
-        Self { purpose: Purpose::Renew(hold), limit: Limit::NOW, ..wait }
+        Self { purpose: Purpose::Renew(hold), bounds: None, ..wait }
     }
 
     /// Records that nothing wants the result any more: what the wait acquires is given back.
@@ -208,31 +210,33 @@ impl GuardWait {
         }
     }
 
-    /// How long until the wait is to be advanced at the latest, and the executor whose answer it
-    /// waits for.
-    pub(crate) fn waits_for(&self) -> (Duration, Option<&Arc<dyn Executor>>) {
-        let left = match &self.stage {
+    /// Whether no time is left for the operation.
+    fn has_no_time(&self) -> bool {
+        self.bounds.is_some_and(|bounds| boot_ns() >= bounds.until_ns)
+    }
+
+    /// When the wait is to be advanced at the latest, if it is `now_ns` now, and the executor whose
+    /// answer it waits for.
+    pub(crate) fn waits_for(&self, now_ns: u64) -> (u64, Option<&Arc<dyn Executor>>) {
+        let until_ns = match &self.stage {
             Stage::Under(under) => {
                 let is_untold =
                     matches!(&under.awaits, Awaits::Outcome { exec, .. } if exec.is_one_sided());
-                let left = left_ns(under.until_ns);
                 if is_untold {
-                    left.min(CHAIN_LOOK)
+                    under.until_ns.min(now_ns + CHAIN_LOOK_NS)
                 } else {
-                    left
+                    under.until_ns
                 }
             }
-            Stage::Away { .. } => AWAY_LOOK,
-            Stage::Queued { until_ns, .. } => {
-                left_ns(*until_ns).min(self.deadline.saturating_duration_since(Instant::now()))
-            }
-            _ => self.deadline.saturating_duration_since(Instant::now()),
+            Stage::Away { .. } => now_ns + AWAY_LOOK_NS,
+            Stage::Queued { until_ns, .. } => self.until_ns.min(*until_ns),
+            _ => self.until_ns,
         };
         let exec = match &self.stage {
             Stage::Under(under) => Some(under.awaits.exec()),
             _ => None,
         };
-        (if self.is_busy { left.min(LOOK_AGAIN) } else { left }, exec)
+        (if self.is_busy { until_ns.min(now_ns + LOOK_AGAIN_NS) } else { until_ns }, exec)
     }
 
     /// Records that the operation has begun, and waits for no answer now.
@@ -272,9 +276,9 @@ impl Instance {
             Stage::Away { attempt, asked } => match watch.has_moved_by_now(wait.moves, asked) {
                 Some(true) => {
                     wait.stage = Stage::New;
-                    wait.limit = Limit::to(Instant::now(), wait.deadline);
+                    wait.bounds = Some(Bounds::granted_by(boot_ns(), wait.until_ns));
                 }
-                None if Instant::now() < wait.deadline => return None,
+                None if boot_ns() < wait.until_ns => return None,
                 Some(false) | None => return Some(attempt),
             },
             _ => {}
@@ -285,7 +289,7 @@ impl Instance {
         let attempt = self.advance_here(wait, tasks)?;
         let is_acquire = matches!(wait.purpose, Purpose::Take | Purpose::GiveUp(_));
         let is_without = attempt.0.status.is_without_primary();
-        if is_acquire && is_without && !wait.is_cancelled && Instant::now() < wait.deadline {
+        if is_acquire && is_without && !wait.is_cancelled && boot_ns() < wait.until_ns {
             wait.stage = Stage::Away { attempt, asked: watch.doubts() };
             wait.purpose = Purpose::Take;
             return None;
@@ -327,12 +331,10 @@ impl Instance {
     ) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
         let Some(mut guard) = lock_slot.try_lock() else { return wait.is_put_off() };
-        let is_late = || Instant::now() >= wait.deadline;
+        let is_late = || boot_ns() >= wait.until_ns;
         let refused = match self.may_begin(&mut guard, wait, turn) {
             _ if wait.is_cancelled => Some(Status::Fail),
-            Ok(true) if !is_ready(&guard) && wait.limit.left().is_zero() => {
-                Some(Status::BadResponse)
-            }
+            Ok(true) if !is_ready(&guard) && wait.has_no_time() => Some(Status::BadResponse),
             Ok(true) if !is_ready(&guard) => return wait.is_put_off(),
             Ok(true) => None,
             Ok(false) if is_late() => Some(Status::Fail),
@@ -375,7 +377,7 @@ impl Instance {
     fn begin_end(&self, wait: &mut GuardWait, index: LockSlotIndex, hold: u64) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
         let guard = lock_slot.try_lock();
-        let is_late = || Instant::now() >= wait.deadline;
+        let is_late = || boot_ns() >= wait.until_ns;
         let ended = match guard.as_ref().map(|guard| guard.as_ref()) {
             None if is_late() => Status::BadResponse,
             None => return wait.is_put_off(),
@@ -411,10 +413,10 @@ impl Instance {
         }
         let now = match op {
             Op::Unlock => held.clock(op),
-            _ => held.now(),
+            _ => held.fresh(),
         };
         held.last_now = now;
-        let bounds = wait.limit.bounds(now.local_ns);
+        let bounds = bounds_of(wait.bounds.as_ref(), now.local_ns);
         match Operation::begin(&mut held.entry, op, now, bounds) {
             Started::Done(result) => self.ended(wait, index, guard, result),
             Started::Running(operation) => self.carry_on(wait, (index, guard), operation, None),
@@ -428,7 +430,7 @@ impl Instance {
         let is_late = boot_ns() >= under.until_ns;
         let (mut reply, mut outcome) = (Ok(None), None);
         match &under.awaits {
-            Awaits::Reply { asked, .. } => reply = asked.exec.reply(asked.seq, Duration::ZERO),
+            Awaits::Reply { asked, .. } => reply = asked.exec.reply(asked.seq, 0),
             Awaits::Outcome { seq, exec } => outcome = exec.poll(Posted::Pending(*seq)),
         }
         let has_come = !matches!(reply, Ok(None)) || outcome.is_some();
@@ -456,7 +458,7 @@ impl Instance {
             }
             Awaits::Reply { .. } => {
                 held.busy = Busy::No;
-                let now = held.clock_unanswered();
+                let now = held.unasked();
                 operation.give_up(&mut held.entry, Status::TimedOut, now);
             }
             Awaits::Outcome { .. } => {
@@ -466,7 +468,7 @@ impl Instance {
                     // an answer of the old session says nothing about the new one, where the
                     // arbiter undoes what the operation did
                     false => {
-                        let now = held.clock_unanswered();
+                        let now = held.unasked();
                         operation.give_up(&mut held.entry, Status::BadResponse, now);
                     }
                 }
@@ -528,7 +530,7 @@ impl Instance {
         result: OpResult,
     ) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
-        let read = guard.as_ref().map(|held| (held.now(), Arc::clone(&held.pulse)));
+        let read = guard.as_ref().map(|held| (held.fresh(), Arc::clone(&held.pulse)));
         if let Purpose::Renew(_) = wait.purpose {
             self.tells(guard);
             lock_slot.changed.notify_all(); // the caller is the library, which needs no result
@@ -570,7 +572,7 @@ impl Instance {
             false if has_ticket && !keeps_ticket => wait.purpose = Purpose::GiveUp(attempt),
             _ => return Some(attempt),
         }
-        wait.limit = Limit::NOW;
+        wait.bounds = None;
         self.begin(wait, index, guard)
     }
 }

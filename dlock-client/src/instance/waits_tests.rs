@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{LockId, Seq};
@@ -17,6 +17,7 @@ use super::*;
 use crate::driver::failover::Plan;
 use crate::driver::futures::Tasks;
 use crate::driver::renewals::{Renew, Renewed};
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_test_support::fake::Fake;
 
 const LOCK: LockId = LockId(1);
@@ -128,7 +129,7 @@ fn a_dropped_wait_of_a_session_that_was_replaced_is_undone_at_the_new_one() {
     let (instance, fake, wait, tasks) = waiting();
     let other = Arc::new(Fake::new());
     {
-        let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+        let (_, mut guard) = instance.opened(LOCK, deadline_in(LONG)).unwrap();
         let held = guard.as_mut().unwrap();
         let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
         held.go_over_to(exec, pulse);
@@ -176,7 +177,7 @@ fn an_asynchronous_operation_of_a_session_that_was_replaced_is_undone_at_the_new
     assert_eq!(instance.request_async(LOCK, take), Status::Success);
     let other = Arc::new(Fake::new());
     {
-        let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+        let (_, mut guard) = instance.opened(LOCK, deadline_in(LONG)).unwrap();
         let held = guard.as_mut().unwrap();
         let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
         held.go_over_to(exec, pulse);
@@ -202,7 +203,7 @@ fn who_leaves_is_heard_before_its_data_path_ends() {
         instance.deinit();
         let heard: &[Request] = if one_sided { &[Request::Ping] } else { &[] };
         assert_eq!(*fake.requests.lock(), heard, "the primary has served what came before");
-        assert_eq!(fake.reply(Seq(1), Duration::ZERO), Ok(None), "the answer was waited for");
+        assert_eq!(fake.reply(Seq(1), 0), Ok(None), "the answer was waited for");
     }
 }
 
@@ -281,7 +282,7 @@ fn a_chain_of_a_wait_whose_session_was_replaced_is_undone_at_the_new_one() {
     assert_eq!(instance.try_guard(LOCK, X, Lease::secs(5)).0.status, Status::Fail, "it is in use");
     let other = Arc::new(Fake::new());
     {
-        let (_, mut guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+        let (_, mut guard) = instance.opened(LOCK, deadline_in(LONG)).unwrap();
         let held = guard.as_mut().unwrap();
         let (exec, pulse) = (other.clone(), Arc::clone(&held.pulse));
         held.go_over_to(exec, pulse);
@@ -308,9 +309,10 @@ fn the_end_of_a_hold_waits_for_its_chain_and_for_nothing_else() {
     let (result, _) = instance.advance_wait(&mut wrong, &tasks).unwrap();
     assert_eq!(result.status, Status::AlreadyUnlocked, "it is another's");
     let mut end = GuardWait::end(LOCK, hold);
-    let (lock_slot, guard) = instance.opened(LOCK, Instant::now() + LONG).unwrap();
+    let (lock_slot, guard) = instance.opened(LOCK, deadline_in(LONG)).unwrap();
     assert!(instance.advance_wait(&mut end, &tasks).is_none(), "a thread operates on it");
-    assert!(end.waits_for().0 <= LOOK_AGAIN, "it looks again");
+    let now_ns = boot_ns();
+    assert!(end.waits_for(now_ns).0 <= now_ns + LOOK_AGAIN_NS, "it looks again");
     drop(guard);
     let (result, _) = instance.advance_wait(&mut end, &tasks).unwrap();
     assert_eq!((result.status, fake.word(0)), (Status::Success, 0));
@@ -325,4 +327,13 @@ impl Instance {
             std::thread::yield_now();
         }
     }
+}
+
+/// A program may give any `Duration`.
+#[test]
+fn a_wait_longer_than_the_clock_can_count_has_no_end() {
+    let wait = GuardWait::new(LOCK, Mode::Exclusive, Lease::NONE, Duration::MAX);
+    assert_eq!(wait.waits_for(boot_ns()).0, u64::MAX);
+    let bounds = Bounds::granted_by(boot_ns(), u64::MAX);
+    assert_eq!((bounds.grant_until_ns, bounds.until_ns), (u64::MAX, u64::MAX));
 }

@@ -3,7 +3,6 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::clock::Now;
 use crate::counters::{Counter, Told, TOLD_MAX};
@@ -26,20 +25,18 @@ use crate::wire::status::Status;
 /// `Resolve`, it sends the `Resolve` again, and waits, before the next chain on that lock.
 pub trait Executor: Send + Sync {
     /// Executes up to [`BATCH_MAX`](crate::limits::BATCH_MAX) chains in order, and waits for the
-    /// outcomes, at most for `wait`. `outcomes` has the length of `chains`. A chain without an
-    /// outcome in time is `Unknown`.
+    /// outcomes, until `until_ns` of the client's own clock ([`Now::local_ns`]) at most. `outcomes`
+    /// has the length of `chains`. A chain without an outcome in time is `Unknown`.
     ///
     /// # Latency
     /// One round trip for the whole batch; on shm no system call and no allocation.
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration);
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64);
 
     /// Like [`execute`](Self::execute) for a single word operation, without the copies that a chain
-    /// and its outcome take. Waits until `until_ns` of this host's CLOCK_BOOTTIME; the caller has
-    /// just read that clock.
+    /// and its outcome take.
     fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
-        let wait = Duration::from_nanos(until_ns.saturating_sub(self.now().local_ns));
         let mut outcome = [Outcome::Unknown];
-        self.execute(&[Chain::one(*word_op)], &mut outcome, wait);
+        self.execute(&[Chain::one(*word_op)], &mut outcome, until_ns);
         Single::from(&outcome[0])
     }
 
@@ -53,15 +50,15 @@ pub trait Executor: Send + Sync {
     /// every earlier chain and before every later chain and message of this thread.
     fn write_ledger(&self, handle: Handle, entry: LedgerEntry);
 
-    /// Waits, at most for `wait`, until all ledger writes of this thread so far have taken effect;
-    /// returns whether they have. A `wait` of 0 only asks, and the caller may ask again. `false`:
-    /// not in time, or not known.
+    /// Waits, until `until_ns` at most, until all ledger writes of this thread so far have taken
+    /// effect; returns whether they have. With an `until_ns` that has passed (0) it only asks, and
+    /// the caller may ask again. `false`: not in time, or not known.
     ///
     /// # Latency
     /// None where ledger writes take effect at once, or in the order of a stream; one round trip on
     /// verbs.
-    fn flush_ledger(&self, wait: Duration) -> bool {
-        let _ = wait; // the default is for executors whose ledger writes need no flush
+    fn flush_ledger(&self, until_ns: u64) -> bool {
+        let _ = until_ns; // the default is for executors whose ledger writes need no flush
         true
     }
 
@@ -71,12 +68,12 @@ pub trait Executor: Send + Sync {
     /// `BadResponse` if the session's connection is gone.
     fn send(&self, request: &Request) -> Result<Seq, Status>;
 
-    /// Takes the reply to a request; waits at most for `wait` (0: not at all). `Ok(None)`: none
-    /// yet.
+    /// Takes the reply to a request; waits until `until_ns` at most (0: not at all). `Ok(None)`:
+    /// none yet.
     ///
     /// # Errors
     /// `BadResponse` if the session's connection is gone.
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status>;
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status>;
 
     /// Gives up the reply to this request: the executor drops it when it comes.
     fn forget(&self, seq: Seq);

@@ -31,6 +31,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// The bounds of a call that began at `start_ns`.
+    #[inline]
     pub fn since(start_ns: u64) -> Self {
         Self::waiting(start_ns, CHAIN_WAIT_NS)
     }
@@ -42,6 +43,11 @@ impl Bounds {
             grant_until_ns: start_ns.saturating_add(grant_ns),
             until_ns: start_ns.saturating_add(data_ns),
         }
+    }
+
+    /// The bounds of a call that began at `start_ns` and waits until `until_ns` for a grant.
+    pub fn granted_by(start_ns: u64, until_ns: u64) -> Self {
+        Self::waiting(start_ns, until_ns.saturating_sub(start_ns))
     }
 
     /// When the client asks whether the primary is there, in a wait that begins at `now_ns`: for a

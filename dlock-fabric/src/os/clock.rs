@@ -25,13 +25,12 @@
 //! missed: in this second the end of a lease that is shorter may not be noticed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::NS;
 pub use dlock_core::clock::{ClockEstimate, DRIFT_PPM};
 
 use crate::memory::published::Published;
-use crate::os::sys::deadline_in;
 
 /// Ticks by which the kernel's coarse clocks are late at most: one while ticks arrive in time, five
 /// before the kernel lets another CPU advance them (`MAX_STALLED_JIFFIES`), and a margin.
@@ -39,6 +38,8 @@ pub const COARSE_TICKS_MAX: u64 = 8;
 /// Largest error of the measured suspended time, nanoseconds; a measurement that takes longer is
 /// not used.
 const SUSPENDED_ERROR_NS_MAX: u64 = 10_000;
+/// The longest wait, so that the kernel can represent its end.
+const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// Attempts to read these clocks without being interrupted.
 const TRIALS_MAX: usize = 4;
 
@@ -49,8 +50,22 @@ pub fn boot_ns() -> u64 {
 }
 
 /// The local clock in nanoseconds at the end of a wait that begins now.
-pub fn until_ns(wait: Duration) -> u64 {
-    Until::after(wait).ns
+#[inline]
+pub fn deadline_in(wait: Duration) -> u64 {
+    boot_ns().saturating_add(u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The time left until the local clock reads `until_ns`, for a wait in the kernel: a year at most.
+#[inline]
+pub fn left_until(until_ns: u64) -> Duration {
+    Duration::from_nanos(until_ns.saturating_sub(boot_ns())).min(WAIT_MAX)
+}
+
+/// Whether the local clock has passed `until_ns`. The exact clock is read only if the coarse one,
+/// late by at most `coarse_lag_ns`, does not decide it.
+#[inline]
+pub(crate) fn is_over(until_ns: u64, coarse_lag_ns: u64) -> bool {
+    boot_coarse_ns().saturating_add(coarse_lag_ns) > until_ns && boot_ns() > until_ns
 }
 
 /// The local clock as of the last tick: late by up to [`COARSE_TICKS_MAX`] ticks, but twice as
@@ -152,38 +167,6 @@ fn nanoseconds(time: &libc::timespec) -> u64 {
     (time.tv_sec as u64).wrapping_mul(NS).wrapping_add(time.tv_nsec as u64)
 }
 
-/// A moment of the local clock by which a wait must end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Until {
-    ns: u64,
-}
-
-impl Until {
-    /// The moment at which the clock reads `ns`.
-    #[inline]
-    pub(crate) fn at(ns: u64) -> Self {
-        Self { ns }
-    }
-
-    /// The moment `wait` from now.
-    pub(crate) fn after(wait: Duration) -> Self {
-        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
-        Self { ns: boot_ns().saturating_add(wait_ns) }
-    }
-
-    /// The same moment as an `Instant`, a year from now at most.
-    pub(crate) fn instant(self) -> Instant {
-        deadline_in(Duration::from_nanos(self.ns.saturating_sub(boot_ns())))
-    }
-
-    /// Whether the moment has passed. The exact clock is read only if the coarse one, late by at
-    /// most `coarse_lag_ns`, does not decide it.
-    #[inline]
-    pub(crate) fn is_over(self, coarse_lag_ns: u64) -> bool {
-        boot_coarse_ns().saturating_add(coarse_lag_ns) > self.ns && boot_ns() > self.ns
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
@@ -194,21 +177,20 @@ mod tests {
     fn a_moment_is_over_when_the_exact_clock_says_so() {
         let lag_ns = coarse_lag_ns();
         for wait_ns in [0, 1_000, 1_000_000, 2 * lag_ns] {
-            let until = Until::after(Duration::from_nanos(wait_ns));
+            let until_ns = deadline_in(Duration::from_nanos(wait_ns));
             loop {
                 let before = boot_ns();
-                let is_over = until.is_over(lag_ns);
+                let is_over = is_over(until_ns, lag_ns);
                 let after = boot_ns();
-                assert!(is_over || before <= until.ns);
-                assert!(!is_over || after > until.ns);
+                assert!(is_over || before <= until_ns);
+                assert!(!is_over || after > until_ns);
                 if is_over {
                     break;
                 }
             }
         }
-        assert!(!Until::after(Duration::MAX).is_over(lag_ns));
-        assert!(Until::at(u64::MAX).instant() > Instant::now());
-        assert!(Until::at(0).instant() <= Instant::now());
+        assert!(!is_over(deadline_in(Duration::MAX), lag_ns));
+        assert_eq!((left_until(u64::MAX), left_until(0)), (WAIT_MAX, Duration::ZERO));
     }
 
     #[test]
@@ -328,7 +310,7 @@ mod tests {
         let local = boot_ns();
         let after = read(libc::CLOCK_BOOTTIME);
         assert!(before <= local && local <= after);
-        assert!(Until::at(after).is_over(coarse_lag_ns()));
+        assert!(is_over(after, coarse_lag_ns()));
     }
 
     /// A namespace with another CLOCK_BOOTTIME stands for a host that was suspended.

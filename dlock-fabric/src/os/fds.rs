@@ -4,7 +4,6 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::net::{
@@ -13,6 +12,7 @@ use rustix::net::{
 };
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
+use crate::os::clock::boot_ns;
 use crate::os::sys::{check, named, now, poll_until, send_all};
 
 /// Opens `/dev/null` for each of standard input, output and error that is closed, until this
@@ -52,13 +52,13 @@ pub fn send_with_fds(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     fds: &[BorrowedFd<'_>],
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<()> {
     if bytes.is_empty() || fds.len() > FDS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     if fds.is_empty() {
-        return send_all(socket, bytes, deadline);
+        return send_all(socket, bytes, until_ns);
     }
     let mut room = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut room);
@@ -68,9 +68,9 @@ pub fn send_with_fds(
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     loop {
         match now("sendmsg", || sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags))? {
-            Some(sent) => return send_all(socket, &bytes[sent..], deadline),
-            None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
-            None => poll_until(socket, PollFlags::OUT, deadline).map(drop)?,
+            Some(sent) => return send_all(socket, &bytes[sent..], until_ns),
+            None if boot_ns() >= until_ns => return Err(io::ErrorKind::TimedOut.into()),
+            None => poll_until(socket, PollFlags::OUT, until_ns).map(drop)?,
         }
     }
 }
@@ -219,7 +219,7 @@ impl PeerProcess {
     pub fn is_gone(&self) -> bool {
         match &self.identity {
             Identity::Pidfd(fd) => {
-                let ended = poll_until(fd.as_fd(), PollFlags::IN, Instant::now());
+                let ended = poll_until(fd.as_fd(), PollFlags::IN, 0);
                 ended.is_ok_and(|events| events.intersects(PollFlags::IN | PollFlags::HUP))
             }
             Identity::Started { pid, ticks } => match process_stat(*pid) {
@@ -259,8 +259,7 @@ fn by_number(pid: i32) -> Identity {
 /// Whether the peer of a stream socket has not closed it; one system call.
 pub fn is_open(socket: BorrowedFd<'_>) -> bool {
     let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-    poll_until(socket, PollFlags::RDHUP, Instant::now())
-        .is_ok_and(|events| !events.intersects(gone))
+    poll_until(socket, PollFlags::RDHUP, 0).is_ok_and(|events| !events.intersects(gone))
 }
 
 /// The state of a process from /proc.
@@ -302,12 +301,12 @@ fn parse(stat: &[u8]) -> Option<ProcessStat> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::sys::deadline_in;
+    use crate::os::clock::deadline_in;
     use std::os::unix::net::UnixStream;
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    fn soon() -> Instant {
+    fn soon() -> u64 {
         deadline_in(Duration::from_secs(5))
     }
 
@@ -445,14 +444,14 @@ mod tests {
         };
         let soon = soon();
         while !is_zombie() {
-            assert!(Instant::now() < soon, "its first thread ends");
+            assert!(boot_ns() < soon, "its first thread ends");
             std::thread::yield_now();
         }
         assert!(!process_stat(pid).unwrap().ended);
         assert!(!PeerProcess { identity: by_number(pid) }.is_gone());
         drop(ours);
         while !process_stat(pid).unwrap().ended {
-            assert!(Instant::now() < soon, "its last thread ends");
+            assert!(boot_ns() < soon, "its last thread ends");
             std::thread::yield_now();
         }
         // SAFETY: a child of this process.

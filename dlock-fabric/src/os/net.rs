@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::limits::CONTROL_WAIT_S;
 use rustix::io::Errno;
@@ -14,7 +14,8 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::FabricError;
-use crate::os::sys::{deadline_in, named};
+use crate::os::clock::{self, deadline_in};
+use crate::os::sys::named;
 
 /// How long connecting and attaching may take.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(CONTROL_WAIT_S);
@@ -42,28 +43,27 @@ pub fn connect(addr: SocketAddr) -> Result<TcpStream, FabricError> {
     connect_until(addr, None)
 }
 
-/// As [`connect`], but until `until` at most.
+/// As [`connect`], but until `until_ns` at most.
 pub(crate) fn connect_until(
     addr: SocketAddr,
-    until: Option<Instant>,
+    until_ns: Option<u64>,
 ) -> Result<TcpStream, FabricError> {
     let failed = |source| FabricError::connect(addr, source);
-    let wait = left(until);
+    let wait = left(until_ns);
     let stream =
         TcpStream::connect_timeout(&addr, wait).map_err(|error| failed(not_connected(error)))?;
     stream.set_nodelay(true).map_err(|error| failed(named("setsockopt", error)))?;
     Ok(stream)
 }
 
-/// The deadline of connecting or attaching: [`CONNECT_WAIT`] from now, or `until` if that is
+/// The deadline of connecting or attaching: [`CONNECT_WAIT`] from now, or `until_ns` if that is
 /// earlier.
-pub(crate) fn connect_deadline(until: Option<Instant>) -> Instant {
-    let deadline = deadline_in(CONNECT_WAIT);
-    until.map_or(deadline, |until| until.min(deadline))
+pub(crate) fn connect_deadline(until_ns: Option<u64>) -> u64 {
+    deadline_in(CONNECT_WAIT).min(until_ns.unwrap_or(u64::MAX))
 }
 
-fn left(until: Option<Instant>) -> Duration {
-    let left = connect_deadline(until).saturating_duration_since(Instant::now());
+fn left(until_ns: Option<u64>) -> Duration {
+    let left = clock::left_until(connect_deadline(until_ns));
     left.max(Duration::from_millis(1)) // zero would be refused as an argument
 }
 
@@ -101,13 +101,13 @@ pub fn connect_abstract(name: &[u8]) -> Result<UnixStream, FabricError> {
     connect_abstract_until(name, None)
 }
 
-/// As [`connect_abstract`], but until `until` at most.
+/// As [`connect_abstract`], but until `until_ns` at most.
 pub(crate) fn connect_abstract_until(
     name: &[u8],
-    until: Option<Instant>,
+    until_ns: Option<u64>,
 ) -> Result<UnixStream, FabricError> {
     let failed = |source| FabricError::Connect { addr: abstract_text(name), source };
-    connect_abstract_io(name, left(until)).map_err(failed)
+    connect_abstract_io(name, left(until_ns)).map_err(failed)
 }
 
 fn connect_abstract_io(name: &[u8], wait: Duration) -> io::Result<UnixStream> {
@@ -174,11 +174,11 @@ mod tests {
     /// The first error of connecting to a closed listener. The child process of another test may
     /// have a copy of the listener for a moment, so the connect is repeated.
     fn first_error<T>(connect: impl Fn() -> Result<T, FabricError>) -> String {
-        let deadline = crate::os::sys::deadline_in(Duration::from_secs(20));
+        let until_ns = deadline_in(Duration::from_secs(20));
         loop {
             match connect() {
                 Err(error) => return error.to_string(),
-                Ok(_) => assert!(std::time::Instant::now() < deadline, "still listening"),
+                Ok(_) => assert!(clock::boot_ns() < until_ns, "still listening"),
             }
         }
     }

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Once, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use log::Level;
@@ -24,8 +24,9 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
+use crate::os::clock::{boot_ns, deadline_in, left_until};
 use crate::os::fork;
-use crate::os::sys::{deadline_in, poll_until};
+use crate::os::sys::poll_until;
 use crate::os::threads::spawn_without_signals;
 
 /// Lines in the queue at most.
@@ -144,18 +145,18 @@ impl Sink {
     /// thread makes no progress, the caller delivers the rest: it may be the log thread itself, in
     /// a panic.
     fn flush(&'static self, wait: Duration) -> bool {
-        let until = deadline_in(wait);
+        let until_ns = deadline_in(wait);
         let loaded = self.queue.load();
         let Some(queue) = loaded.as_ref().filter(|queue| queue.process == fork::process()) else {
             return true;
         };
         // Not `lock`: a thread that panicked while it holds the lock would wait for itself.
-        let Some(mut state) = queue.state.try_lock_until(until) else { return false };
+        let Some(mut state) = queue.state.try_lock_for(left_until(until_ns)) else { return false };
         if !state.has_thread && !state.lines.is_empty() {
             self.start(queue, &mut state);
         }
         while state.has_thread && (state.is_busy || !state.is_idle()) {
-            if queue.changed.wait_until(&mut state, until).timed_out() {
+            if queue.changed.wait_for(&mut state, left_until(until_ns)).timed_out() {
                 if state.is_busy {
                     return false;
                 }
@@ -239,8 +240,8 @@ impl Sink {
 
 /// Writes a line to standard error: a [`Deliver`].
 pub fn to_stderr(line: &Line, may_wait: bool) -> bool {
-    let until = if may_wait { deadline_in(Duration::MAX) } else { Instant::now() };
-    write_until(io::stderr().as_fd(), line.text.as_bytes(), until).is_ok()
+    let until_ns = if may_wait { u64::MAX } else { 0 };
+    write_until(io::stderr().as_fd(), line.text.as_bytes(), until_ns).is_ok()
 }
 
 /// Writes a line to standard output; the line is lost if that takes longer than `wait`.
@@ -251,21 +252,21 @@ pub fn to_stdout_within(line: &str, wait: Duration) -> io::Result<()> {
     write_until(io::stdout().as_fd(), line.as_bytes(), deadline_in(wait))
 }
 
-/// Writes all bytes. May take longer than `until` if a file's storage does not answer, or if
+/// Writes all bytes. May take longer than `until_ns` if a file's storage does not answer, or if
 /// another process fills the pipe meanwhile.
-fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until_ns: u64) -> io::Result<()> {
     while !bytes.is_empty() {
-        match poll_until(fd, PollFlags::OUT, until) {
+        match poll_until(fd, PollFlags::OUT, until_ns) {
             Ok(events) if events.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => {}
-            Err(_) if Instant::now() < until => {} // the write itself may wait
+            Err(_) if boot_ns() < until_ns => {} // the write itself may wait
             Err(error) => return Err(error),
         }
         let part = &bytes[..bytes.len().min(PIPE_BUF)];
         match without_sigpipe(|| rustix::io::write(fd, part)) {
             Ok(len) => bytes = &bytes[len..],
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) if Instant::now() < until => {}
+            Err(Errno::AGAIN) if boot_ns() < until_ns => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -374,9 +375,9 @@ mod tests {
         for _ in 0..2 {
             SINK.put(line("x"));
             assert!(SINK.flush(SOON));
-            let until = Instant::now() + SOON;
+            let until_ns = deadline_in(SOON);
             while SINK.mine().state.lock().has_thread {
-                assert!(Instant::now() < until, "the thread goes on");
+                assert!(boot_ns() < until_ns, "the thread goes on");
                 std::thread::sleep(Duration::from_millis(10));
             }
             assert_eq!(SINK.mine().state.lock().lost, 0);

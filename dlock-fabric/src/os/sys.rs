@@ -3,24 +3,18 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
+use crate::os::clock::{boot_ns, deadline_in, left_until};
+
 /// How long a waiting thread polls before it sleeps: longer than a message round trip between two
 /// running threads, much shorter than a time slice. Between polls it yields, because the thread it
 /// waits for may need this CPU.
 pub(crate) const SPIN: Duration = Duration::from_micros(30);
-
-/// The longest wait, so that deadlines stay representable.
-const WAIT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
-
-/// The moment `wait` from now.
-pub(crate) fn deadline_in(wait: Duration) -> Instant {
-    Instant::now() + wait.min(WAIT_MAX)
-}
 
 /// The page size. Not from `rustix`, which looks for the vDSO: valgrind hides it, and a library
 /// must work under valgrind.
@@ -98,16 +92,16 @@ pub(crate) fn send_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<us
 pub(crate) fn poll_until(
     fd: BorrowedFd<'_>,
     events: PollFlags,
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<PollFlags> {
-    let [events] = poll_all([(fd, events)], deadline)?;
+    let [events] = poll_all([(fd, events)], until_ns)?;
     Ok(events)
 }
 
 /// Waits until one of two descriptors is readable, or has failed; returns which. Neither: the
 /// deadline came first.
-pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], deadline: Instant) -> io::Result<[bool; 2]> {
-    let events = poll_all(fds.map(|fd| (fd, PollFlags::IN)), deadline)?;
+pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], until_ns: u64) -> io::Result<[bool; 2]> {
+    let events = poll_all(fds.map(|fd| (fd, PollFlags::IN)), until_ns)?;
     Ok(events.map(|events| !events.is_empty()))
 }
 
@@ -115,28 +109,27 @@ pub(crate) fn readable_until(fds: [BorrowedFd<'_>; 2], deadline: Instant) -> io:
 /// each. None: the deadline came first.
 pub(crate) fn poll_all<const N: usize>(
     fds: [(BorrowedFd<'_>, PollFlags); N],
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<[PollFlags; N]> {
     let mut entries = fds.map(|(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted));
-    poll_entries(&mut entries, deadline)?;
+    poll_entries(&mut entries, until_ns)?;
     Ok(entries.map(|entry| entry.revents()))
 }
 
 /// As [`poll_all`] for any number of descriptors; returns whether each has an event.
 pub(crate) fn poll_some<'a>(
     fds: impl Iterator<Item = (BorrowedFd<'a>, PollFlags)>,
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<Vec<bool>> {
     let mut entries: Vec<PollFd<'_>> =
         fds.map(|(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted)).collect();
-    poll_entries(&mut entries, deadline)?;
+    poll_entries(&mut entries, until_ns)?;
     Ok(entries.iter().map(|entry| !entry.revents().is_empty()).collect())
 }
 
-fn poll_entries(entries: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
+fn poll_entries(entries: &mut [PollFd<'_>], until_ns: u64) -> io::Result<()> {
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match poll(entries, Some(&timespec(left))) {
+        match poll(entries, Some(&timespec(left_until(until_ns)))) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(named("ppoll", error)),
@@ -153,20 +146,20 @@ fn timespec(time: Duration) -> Timespec {
 pub(crate) fn receive_until(
     fd: BorrowedFd<'_>,
     into: &mut [u8],
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<Option<usize>> {
-    let spin_until = (Instant::now() + SPIN).min(deadline);
+    let spin_until_ns = deadline_in(SPIN).min(until_ns);
     loop {
         if let Some(len) = receive_now(fd, into)? {
             return Ok(Some(len));
         }
-        if Instant::now() >= spin_until {
+        if boot_ns() >= spin_until_ns {
             break;
         }
         std::thread::yield_now();
     }
-    while Instant::now() < deadline {
-        poll_until(fd, PollFlags::IN, deadline)?;
+    while boot_ns() < until_ns {
+        poll_until(fd, PollFlags::IN, until_ns)?;
         if let Some(len) = receive_now(fd, into)? {
             return Ok(Some(len));
         }
@@ -175,13 +168,13 @@ pub(crate) fn receive_until(
 }
 
 /// Sends everything, or fails: `TimedOut` if the peer did not take it by the deadline.
-pub(crate) fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+pub(crate) fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], until_ns: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match send_now(fd, bytes)? {
             Some(len) => bytes = &bytes[len..],
-            None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+            None if boot_ns() >= until_ns => return Err(io::ErrorKind::TimedOut.into()),
             None => {
-                poll_until(fd, PollFlags::OUT, deadline)?;
+                poll_until(fd, PollFlags::OUT, until_ns)?;
             }
         }
     }
@@ -192,10 +185,10 @@ pub(crate) fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], deadline: Instant) 
 pub(crate) fn receive_all(
     fd: BorrowedFd<'_>,
     mut into: &mut [u8],
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<()> {
     while !into.is_empty() {
-        match receive_until(fd, into, deadline)? {
+        match receive_until(fd, into, until_ns)? {
             None => return Err(io::ErrorKind::TimedOut.into()),
             Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some(len) => into = &mut into[len..],

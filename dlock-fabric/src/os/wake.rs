@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags, PollFlags};
 
-use crate::os::clock::boot_ns;
-use crate::os::sys::{deadline_in, poll_some};
+use crate::os::clock::{deadline_in, left_until};
+use crate::os::sys::poll_some;
 
 /// How long a thread sleeps at a time if it cannot be woken.
 const UNWAKEABLE: Duration = Duration::from_millis(5);
@@ -61,11 +61,10 @@ impl Wake {
 
     /// Sleeps until that time of the local clock at most; returns which connections have an event.
     pub fn sleep(&self, connections: &[(BorrowedFd<'_>, Watched)], until_ns: u64) -> Vec<bool> {
-        let limit = Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
-        let limit = match &self.event {
-            Some(_) => limit,
-            None if self.is_woken.swap(false, Ordering::SeqCst) => Duration::ZERO,
-            None => limit.min(UNWAKEABLE),
+        let until_ns = match &self.event {
+            Some(_) => until_ns,
+            None if self.is_woken.swap(false, Ordering::SeqCst) => 0,
+            None => until_ns.min(deadline_in(UNWAKEABLE)),
         };
         let flags = |what| match what {
             Watched::End => PollFlags::RDHUP,
@@ -73,8 +72,8 @@ impl Wake {
         };
         let connections = connections.iter().map(|&(fd, what)| (fd, flags(what)));
         let event = self.event.iter().map(|event| (event.as_fd(), PollFlags::IN));
-        let Ok(mut events) = poll_some(connections.chain(event), deadline_in(limit)) else {
-            std::thread::sleep(limit.min(UNWAKEABLE)); // the kernel has no memory
+        let Ok(mut events) = poll_some(connections.chain(event), until_ns) else {
+            std::thread::sleep(left_until(until_ns).min(UNWAKEABLE)); // the kernel has no memory
             return Vec::new();
         };
         if let Some(event) = &self.event {
@@ -93,6 +92,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::os::clock::boot_ns;
 
     const LONG_NS: u64 = 60_000_000_000;
 

@@ -13,7 +13,7 @@ pub(crate) mod spare;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::{ClockEstimate, Now, ServerTime, NS};
 use dlock_core::counters::Counter;
@@ -31,11 +31,10 @@ use dlock_core::wire::status::Status;
 use crate::error::FabricError;
 use crate::memory::cpu::{execute, execute_word_op};
 use crate::memory::mapped::{LedgerMemory, SlotMemory};
-use crate::os::clock;
+use crate::os::clock::{self, deadline_in};
 use crate::os::fds::Credentials;
 use crate::os::fork::Owner;
 use crate::os::net;
-use crate::os::sys::deadline_in;
 use crate::server_clock::{self, SharedEstimate};
 use crate::shm::spare::Spare;
 use crate::stream::handshake;
@@ -78,7 +77,7 @@ impl ShmExecutor {
     }
 
     /// As [`attach`](Self::attach), but the primary may also run as one of these users, and the
-    /// attach ends at `until` at the latest.
+    /// attach ends at `until_ns` at the latest.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -87,10 +86,10 @@ impl ShmExecutor {
         attach: &Attach,
         clock: ClockEstimate,
         users: &[u32],
-        until: Option<Instant>,
+        until_ns: Option<u64>,
     ) -> Result<Self, FabricError> {
-        let socket = OwnedFd::from(net::connect_abstract_until(sock_name, until)?);
-        Self::attach_to(socket, attach, clock, users, until)
+        let socket = OwnedFd::from(net::connect_abstract_until(sock_name, until_ns)?);
+        Self::attach_to(socket, attach, clock, users, until_ns)
     }
 
     /// Attaches over a connected Unix stream socket.
@@ -110,11 +109,11 @@ impl ShmExecutor {
         attach: &Attach,
         clock: ClockEstimate,
         users: &[u32],
-        until: Option<Instant>,
+        until_ns: Option<u64>,
     ) -> Result<Self, FabricError> {
         let spare = Spare::of_process();
         spare.release();
-        let attached = Self::attach_with(socket, attach, clock, (users, until), &spare);
+        let attached = Self::attach_with(socket, attach, clock, (users, until_ns), &spare);
         spare.keep();
         attached
     }
@@ -123,16 +122,16 @@ impl ShmExecutor {
         socket: OwnedFd,
         attach: &Attach,
         clock: ClockEstimate,
-        (users, until): (&[u32], Option<Instant>),
+        (users, until_ns): (&[u32], Option<u64>),
         spare: &Arc<Spare>,
     ) -> Result<Self, FabricError> {
         let peer = Credentials::of_peer(socket.as_fd()).map_err(FabricError::Handshake)?;
         if !peer.may_be_mapped(users) {
             return Err(FabricError::Peer { uid: peer.uid });
         }
-        let deadline = net::connect_deadline(until);
+        let until_ns = net::connect_deadline(until_ns);
         let attach = Attach { fabric: FabricKind::Shm, verbs: None, ..*attach };
-        let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, deadline)?;
+        let (attached, fds) = handshake::attach_shm(socket.as_fd(), &attach, until_ns)?;
         let [header, slots, ledger] = fds;
         let ledger = LedgerMemory::open(ledger, attached.ledger_entries)?;
         let slots = match SlotMemory::open(header, slots, attached.slots) {
@@ -199,7 +198,7 @@ impl ShmExecutor {
                 return;
             }
             let Ok(seq) = self.send(&Request::Ping) else { return };
-            if matches!(self.reply(seq, CLOCK_WAIT), Ok(None)) {
+            if matches!(self.reply(seq, deadline_in(CLOCK_WAIT)), Ok(None)) {
                 self.forget(seq);
             }
         }
@@ -221,7 +220,7 @@ impl ShmExecutor {
 
 impl Executor for ShmExecutor {
     #[inline]
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _until_ns: u64) {
         for (chain, outcome) in chains.iter().zip(outcomes) {
             match self.refusal() {
                 None => execute(&self.slots, Some(&self.ledger), chain, outcome),
@@ -242,7 +241,7 @@ impl Executor for ShmExecutor {
     #[inline]
     fn post(&self, chain: &Chain) -> Posted {
         let mut outcome = Outcome::Unknown;
-        self.execute(std::slice::from_ref(chain), std::slice::from_mut(&mut outcome), SEND_WAIT);
+        self.execute(std::slice::from_ref(chain), std::slice::from_mut(&mut outcome), u64::MAX);
         Posted::Ready(outcome)
     }
 
@@ -275,8 +274,8 @@ impl Executor for ShmExecutor {
         send_request(&self.stream, request)
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        server_clock::reply(&self.clock, self.stream.wait(seq, deadline_in(wait)))
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
+        server_clock::reply(&self.clock, self.stream.wait(seq, until_ns))
     }
 
     fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {

@@ -8,7 +8,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{Attach, Attached};
@@ -17,6 +16,7 @@ use rustix::event::PollFlags;
 
 use crate::error::FabricError;
 use crate::memory::cpu::Shared;
+use crate::os::clock::boot_ns;
 use crate::os::fds;
 use crate::os::sys::{self, poll_until};
 use crate::stream::frames::FrameBuffer;
@@ -26,9 +26,9 @@ use crate::tls::session::TlsSession;
 pub(crate) fn attach_tcp(
     socket: BorrowedFd<'_>,
     attach: &Attach,
-    deadline: Instant,
+    until_ns: u64,
 ) -> Result<Attached, FabricError> {
-    exchange(&mut Bare { socket, fds: &mut Vec::new() }, attach, deadline)
+    exchange(&mut Bare { socket, fds: &mut Vec::new() }, attach, until_ns)
 }
 
 /// Attaches over TCP with TLS.
@@ -36,19 +36,19 @@ pub(crate) fn attach_sealed(
     socket: BorrowedFd<'_>,
     tls: &mut TlsSession,
     attach: &Attach,
-    deadline: Instant,
+    until_ns: u64,
 ) -> Result<Attached, FabricError> {
-    exchange(&mut Sealed { socket, tls }, attach, deadline)
+    exchange(&mut Sealed { socket, tls }, attach, until_ns)
 }
 
 /// Attaches over a Unix socket; returns the answer, and descriptors of header, slots and ledger.
 pub(crate) fn attach_shm(
     socket: BorrowedFd<'_>,
     attach: &Attach,
-    deadline: Instant,
+    until_ns: u64,
 ) -> Result<(Attached, [OwnedFd; 3]), FabricError> {
     let mut fds = Vec::new();
-    let attached = exchange(&mut Bare { socket, fds: &mut fds }, attach, deadline)?;
+    let attached = exchange(&mut Bare { socket, fds: &mut fds }, attach, until_ns)?;
     let fds = fds.try_into().map_err(|_| FabricError::Unexpected)?;
     Ok((attached, fds))
 }
@@ -61,23 +61,23 @@ pub fn answer(
     socket: BorrowedFd<'_>,
     attached: &Attached,
     shared: Option<&Shared<'_>>,
-    deadline: Instant,
+    until_ns: u64,
 ) -> io::Result<()> {
     let mut bytes = Vec::new();
     codec::encode(&Frame::Attached(*attached), &mut bytes);
     match shared {
         Some(shared) => {
             let fds = [shared.header, shared.slots, shared.ledger.as_fd()];
-            fds::send_with_fds(socket, &bytes, &fds, deadline)
+            fds::send_with_fds(socket, &bytes, &fds, until_ns)
         }
-        None => sys::send_all(socket, &bytes, deadline),
+        None => sys::send_all(socket, &bytes, until_ns),
     }
 }
 
 /// The connection of an exchange.
 trait Wire {
-    fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()>;
-    fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize>;
+    fn send(&mut self, bytes: &[u8], until_ns: u64) -> io::Result<()>;
+    fn receive(&mut self, into: &mut [u8], until_ns: u64) -> io::Result<usize>;
 }
 
 /// A socket; descriptors may come with any of its bytes.
@@ -87,12 +87,12 @@ struct Bare<'a> {
 }
 
 impl Wire for Bare<'_> {
-    fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
-        sys::send_all(self.socket, bytes, deadline)
+    fn send(&mut self, bytes: &[u8], until_ns: u64) -> io::Result<()> {
+        sys::send_all(self.socket, bytes, until_ns)
     }
 
-    fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
-        receive(self.socket, into, deadline, self.fds)
+    fn receive(&mut self, into: &mut [u8], until_ns: u64) -> io::Result<usize> {
+        receive(self.socket, into, until_ns, self.fds)
     }
 }
 
@@ -102,26 +102,22 @@ struct Sealed<'a> {
 }
 
 impl Wire for Sealed<'_> {
-    fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
-        self.tls.write_until(self.socket, bytes, deadline).map_err(|(_, error)| error)
+    fn send(&mut self, bytes: &[u8], until_ns: u64) -> io::Result<()> {
+        self.tls.write_until(self.socket, bytes, until_ns).map_err(|(_, error)| error)
     }
 
-    fn receive(&mut self, into: &mut [u8], deadline: Instant) -> io::Result<usize> {
-        match self.tls.read_until(self.socket, into, deadline)? {
+    fn receive(&mut self, into: &mut [u8], until_ns: u64) -> io::Result<usize> {
+        match self.tls.read_until(self.socket, into, until_ns)? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             len => Ok(len),
         }
     }
 }
 
-fn exchange(
-    wire: &mut impl Wire,
-    attach: &Attach,
-    deadline: Instant,
-) -> Result<Attached, FabricError> {
+fn exchange(wire: &mut impl Wire, attach: &Attach, until_ns: u64) -> Result<Attached, FabricError> {
     let mut bytes = Vec::new();
     codec::encode(&Frame::Attach(*attach), &mut bytes);
-    wire.send(&bytes, deadline).map_err(failed)?;
+    wire.send(&bytes, until_ns).map_err(failed)?;
 
     let mut buffer = FrameBuffer::new();
     loop {
@@ -133,7 +129,7 @@ fn exchange(
             };
         }
         // Bytes behind the answer are for the executor.
-        let received = wire.receive(buffer.missing()?, deadline).map_err(failed)?;
+        let received = wire.receive(buffer.missing()?, until_ns).map_err(failed)?;
         buffer.filled(received);
     }
 }
@@ -142,16 +138,16 @@ fn exchange(
 fn receive(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
-    deadline: Instant,
+    until_ns: u64,
     fds: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
     loop {
         match fds::receive_with_fds(socket, into, fds)? {
             Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Some(len) => return Ok(len),
-            None if Instant::now() >= deadline => return Err(io::ErrorKind::TimedOut.into()),
+            None if boot_ns() >= until_ns => return Err(io::ErrorKind::TimedOut.into()),
             None => {
-                poll_until(socket, PollFlags::IN, deadline)?;
+                poll_until(socket, PollFlags::IN, until_ns)?;
             }
         }
     }
@@ -174,6 +170,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
+    use crate::os::clock::deadline_in;
+
     fn attach() -> Attach {
         let client = ClientId::new(1).expect("a client id");
         Attach { client, secret: Secret([7; 16]), fabric: FabricKind::Shm, verbs: None }
@@ -187,7 +185,7 @@ mod tests {
     fn attach_to(bytes: &[u8], wait: Duration) -> Result<(), FabricError> {
         let (near, mut far) = UnixStream::pair().unwrap();
         far.write_all(bytes).unwrap();
-        attach_shm(near.as_fd(), &attach(), sys::deadline_in(wait)).map(drop)
+        attach_shm(near.as_fd(), &attach(), deadline_in(wait)).map(drop)
     }
 
     #[test]
@@ -223,8 +221,8 @@ mod tests {
     fn a_primary_that_closes_is_told_from_one_that_is_slow() {
         let (near, far) = UnixStream::pair().unwrap();
         drop(far);
-        let deadline = sys::deadline_in(Duration::from_secs(10));
-        let result = attach_shm(near.as_fd(), &attach(), deadline).map(drop);
+        let until_ns = deadline_in(Duration::from_secs(10));
+        let result = attach_shm(near.as_fd(), &attach(), until_ns).map(drop);
         assert!(matches!(result, Err(FabricError::Handshake(_))), "{result:?}");
     }
 }

@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::Seq;
 use dlock_core::memory::exec::{Listening, OnAnswer};
@@ -21,7 +21,7 @@ use dlock_core::memory::word_op::Outcome;
 use dlock_core::wire::codec::{self, Frame, Kind};
 use dlock_core::wire::message::Reply;
 
-use crate::os::clock::boot_ns;
+use crate::os::clock::{boot_ns, deadline_in, left_until};
 use crate::stream::frames::FrameBuffer;
 
 /// Requests and batches at most whose answers were not taken yet.
@@ -119,33 +119,33 @@ pub(crate) trait Receiver {
     /// Whether no more answers will come.
     fn is_broken(&self) -> bool;
 
-    /// Receives once for all threads, until `deadline` if nothing comes. Returns the locked inbox.
-    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox>;
+    /// Receives once for all threads, until `until_ns` if nothing comes. Returns the locked inbox.
+    fn receive_for_all(&self, until_ns: u64) -> MutexGuard<'_, Inbox>;
 
     /// Whether there is work that the sleeping leader does not know of.
     fn needs_help(&self) -> bool {
         false
     }
 
-    /// Does that work, until `deadline` at most.
-    fn help(&self, _deadline: Instant) {}
+    /// Does that work, until `until_ns` at most.
+    fn help(&self, _until_ns: u64) {}
 
     /// Leads until something has come. No other thread leads meanwhile.
     fn lead<'a>(
         &'a self,
         mut inbox: MutexGuard<'a, Inbox>,
-        deadline: Instant,
+        until_ns: u64,
     ) -> MutexGuard<'a, Inbox> {
         inbox.led = true;
         drop(inbox);
-        let mut inbox = self.receive_for_all(deadline);
+        let mut inbox = self.receive_for_all(until_ns);
         inbox.led = false;
         inbox
     }
 
     /// Waits for the answer to `seq`. `Ok(None)`: not in time, or not expected. Checks the answers
     /// that have come once even if the deadline has passed.
-    fn await_answer(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+    fn await_answer(&self, seq: Seq, until_ns: u64) -> Result<Option<Answer>, Broken> {
         let mut inbox = lock(self.inbox());
         let (mut looked, mut slept) = (false, false);
         let result = loop {
@@ -157,20 +157,20 @@ pub(crate) trait Receiver {
                 Taken::NotYet if broken => break Err(Broken),
                 Taken::NotYet => {}
             }
-            let now = Instant::now();
-            if now >= deadline && (looked || inbox.led) {
+            let now_ns = boot_ns();
+            if now_ns >= until_ns && (looked || inbox.led) {
                 break Ok(None);
             }
-            slept |= now < deadline;
+            slept |= now_ns < until_ns;
             if inbox.led && self.needs_help() {
                 drop(inbox);
-                self.help(deadline.min(now + HELP));
+                self.help(until_ns.min(deadline_in(HELP)));
                 inbox = lock(self.inbox());
             } else if inbox.led {
-                inbox = inbox.follow(seq, deadline.saturating_duration_since(now));
+                inbox = inbox.follow(seq, until_ns);
             } else {
                 inbox.leader = Some(seq);
-                inbox = self.lead(inbox, deadline);
+                inbox = self.lead(inbox, until_ns);
                 inbox.leader = None;
                 looked = true;
             }
@@ -337,14 +337,15 @@ impl Inbox {
 /// Sleeping as a follower.
 pub(crate) trait Follow {
     /// Sleeps until woken, at most `wait`.
-    fn follow(self, seq: Seq, wait: Duration) -> Self;
+    fn follow(self, seq: Seq, until_ns: u64) -> Self;
 }
 
 impl Follow for MutexGuard<'_, Inbox> {
-    fn follow(mut self, seq: Seq, wait: Duration) -> Self {
+    fn follow(mut self, seq: Seq, until_ns: u64) -> Self {
         let me = self.spare.pop().unwrap_or_default();
         self.followers.push((seq, Arc::clone(&me)));
-        let (mut inbox, _) = me.wait_timeout(self, wait).unwrap_or_else(PoisonError::into_inner);
+        let (mut inbox, _) =
+            me.wait_timeout(self, left_until(until_ns)).unwrap_or_else(PoisonError::into_inner);
         inbox.followers.retain(|(_, other)| !Arc::ptr_eq(other, &me));
         inbox.spare.push(me);
         inbox

@@ -36,7 +36,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::Seq;
 use dlock_core::limits::FRAME_LEN_MAX;
@@ -45,6 +45,7 @@ use dlock_core::wire::status::Status;
 use rustix::event::PollFlags;
 use rustix::net::{shutdown, Shutdown};
 
+use crate::os::clock::{boot_ns, deadline_in, left_until};
 use crate::os::fork::{NotInherited, Owner};
 use crate::os::net::is_end;
 use crate::os::sys::{self, poll_until, receive_now, send_now, SPIN};
@@ -143,30 +144,30 @@ impl Stream {
     pub(crate) fn send(
         &self,
         expected: Expected,
-        deadline: Instant,
+        until_ns: u64,
         encode: impl FnOnce(Seq, &mut Vec<u8>),
     ) -> Result<Seq, NotSent> {
-        let mut out = self.room(deadline)?;
+        let mut out = self.room(until_ns)?;
         let seq = Seq(out.last_seq + 1);
         self.expect(seq, expected)?;
         out.last_seq = seq.0;
-        let linger = deadline.min(sys::deadline_in(LINGER));
+        let linger = until_ns.min(deadline_in(LINGER));
         self.append(out, linger, |bytes| encode(seq, bytes));
         Ok(seq)
     }
 
     /// Sends a frame that has no number and no answer.
     pub(crate) fn send_plain(&self, encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), NotSent> {
-        let deadline = sys::deadline_in(LINGER);
-        let out = self.room(deadline)?;
-        self.append(out, deadline, encode);
+        let until_ns = deadline_in(LINGER);
+        let out = self.room(until_ns)?;
+        self.append(out, until_ns, encode);
         Ok(())
     }
 
     /// Waits for the answer to `seq`, as [`Receiver::await_answer`].
-    pub(crate) fn wait(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+    pub(crate) fn wait(&self, seq: Seq, until_ns: u64) -> Result<Option<Answer>, Broken> {
         match self.owner.is_here() {
-            true => self.await_answer(seq, deadline),
+            true => self.await_answer(seq, until_ns),
             false => Err(Broken),
         }
     }
@@ -212,7 +213,7 @@ impl Stream {
         }
         let inbox = lock(&self.inbox);
         if !inbox.led && !self.is_broken() {
-            self.lead(inbox, Instant::now()).pass_on(true);
+            self.lead(inbox, 0).pass_on(true);
         } else {
             drop(inbox);
         }
@@ -223,7 +224,7 @@ impl Stream {
     }
 
     /// `Out`, locked, with room for one more frame.
-    fn room(&self, deadline: Instant) -> Result<MutexGuard<'_, Out>, NotSent> {
+    fn room(&self, until_ns: u64) -> Result<MutexGuard<'_, Out>, NotSent> {
         if !self.owner.is_here() {
             return Err(NotSent::Broken);
         }
@@ -239,10 +240,10 @@ impl Stream {
                 return Ok(out);
             }
             drop(out);
-            if Instant::now() >= deadline {
+            if boot_ns() >= until_ns {
                 return Err(NotSent::Full);
             }
-            self.sleep_until_writable(deadline);
+            self.sleep_until_writable(until_ns);
         }
     }
 
@@ -254,7 +255,7 @@ impl Stream {
     fn append<'a>(
         &'a self,
         mut out: MutexGuard<'a, Out>,
-        deadline: Instant,
+        until_ns: u64,
         encode: impl FnOnce(&mut Vec<u8>),
     ) {
         let before = out.bytes.len();
@@ -264,11 +265,11 @@ impl Stream {
         loop {
             self.flush(&mut out);
             let is_sent = out.sent_total >= goal && !out.is_held;
-            if is_sent || self.is_broken() || Instant::now() >= deadline {
+            if is_sent || self.is_broken() || boot_ns() >= until_ns {
                 return;
             }
             drop(out);
-            self.sleep_until_writable(deadline);
+            self.sleep_until_writable(until_ns);
             out = lock(&self.out);
         }
     }
@@ -335,19 +336,18 @@ impl Stream {
         self.backlog.load(Ordering::Acquire)
     }
 
-    fn sleep_until_writable(&self, deadline: Instant) {
+    fn sleep_until_writable(&self, until_ns: u64) {
         if self.channel.is_some() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            std::thread::sleep(left.min(CREDIT_PAUSE));
-        } else if let Err(error) = poll_until(self.fd.as_fd(), PollFlags::OUT, deadline) {
+            std::thread::sleep(left_until(until_ns).min(CREDIT_PAUSE));
+        } else if let Err(error) = poll_until(self.fd.as_fd(), PollFlags::OUT, until_ns) {
             self.lost(&error);
         }
     }
 
     /// As [`sys::receive_until`], and sends waiting bytes while it sleeps.
-    fn receive(&self, into: &mut [u8], deadline: Instant) -> io::Result<Option<usize>> {
+    fn receive(&self, into: &mut [u8], until_ns: u64) -> io::Result<Option<usize>> {
         let spin = if self.channel.is_some() { SPIN_DEVICE } else { SPIN };
-        let spin_until = (Instant::now() + spin).min(deadline);
+        let spin_until_ns = deadline_in(spin).min(until_ns);
         loop {
             if let Some(len) = self.receive_now(into)? {
                 return Ok(Some(len));
@@ -355,23 +355,23 @@ impl Stream {
             if self.channel.is_some() && self.has_backlog() {
                 self.flush(&mut lock(&self.out)); // credit may have come
             }
-            let now = Instant::now();
-            if now >= deadline || self.is_broken() {
+            let now_ns = boot_ns();
+            if now_ns >= until_ns || self.is_broken() {
                 return Ok(None);
             }
-            if now < spin_until {
+            if now_ns < spin_until_ns {
                 std::thread::yield_now();
                 continue;
             }
             if let Some(channel) = &self.channel {
-                self.sleep_for_completion(channel, deadline)?;
+                self.sleep_for_completion(channel, until_ns)?;
                 continue;
             }
             let mut events = PollFlags::IN;
             if self.has_backlog() {
                 events |= PollFlags::OUT;
             }
-            if poll_until(self.fd.as_fd(), events, deadline)?.contains(PollFlags::OUT) {
+            if poll_until(self.fd.as_fd(), events, until_ns)?.contains(PollFlags::OUT) {
                 self.flush(&mut lock(&self.out));
             }
         }
@@ -386,12 +386,12 @@ impl Stream {
     }
 
     /// Sleeps on a channel once its next completion makes an event; for the leader alone.
-    fn sleep_for_completion(&self, channel: &Channel, deadline: Instant) -> io::Result<()> {
+    fn sleep_for_completion(&self, channel: &Channel, until_ns: u64) -> io::Result<()> {
         if self.of_verbs(SealedEnd::arm)? {
             return Ok(()); // a completion may have come: poll again
         }
         let fds = [channel.as_fd(), self.fd.as_fd()];
-        let [event, liveness] = sys::readable_until(fds, deadline)?;
+        let [event, liveness] = sys::readable_until(fds, until_ns)?;
         if liveness && !self.is_line_alive() {
             return Err(ErrorKind::UnexpectedEof.into());
         }
@@ -443,8 +443,8 @@ impl Receiver for Stream {
         self.has_backlog()
     }
 
-    fn help(&self, deadline: Instant) {
-        self.sleep_until_writable(deadline);
+    fn help(&self, until_ns: u64) {
+        self.sleep_until_writable(until_ns);
         self.flush(&mut lock(&self.out));
     }
 
@@ -464,12 +464,12 @@ impl Receiver for Stream {
         self.has_backlog()
     }
 
-    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
+    fn receive_for_all(&self, until_ns: u64) -> MutexGuard<'_, Inbox> {
         let mut rx = lock(&self.rx);
         if self.has_backlog() {
             self.flush(&mut lock(&self.out));
         }
-        let received = self.receive(rx.space(), deadline);
+        let received = self.receive(rx.space(), until_ns);
         self.file(&mut rx, received)
     }
 }

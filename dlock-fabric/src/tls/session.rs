@@ -24,7 +24,6 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
 
 use dlock_core::ids::ClientId;
 use rustix::event::PollFlags;
@@ -32,6 +31,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
 use crate::error::FabricError;
+use crate::os::clock::boot_ns;
 use crate::os::sys::{poll_until, receive_now, send_now};
 use crate::tls::sealing::{SealSecrets, EXPORTER_LABEL};
 use crate::tls::{PeerChain, PeerIdentity, Tls, TlsError};
@@ -87,10 +87,10 @@ impl TlsSession {
         tls: &Tls,
         primary: IpAddr,
         socket: BorrowedFd<'_>,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<Self, FabricError> {
         let mut session = Self::connect(tls, primary)?;
-        session.shake_until(socket, deadline).map_err(FabricError::Handshake)?;
+        session.shake_until(socket, until_ns).map_err(FabricError::Handshake)?;
         Ok(session)
     }
 
@@ -124,14 +124,14 @@ impl TlsSession {
     ///
     /// # Errors
     /// As [`shake`](Self::shake), and `TimedOut`.
-    pub fn shake_until(&mut self, socket: BorrowedFd<'_>, deadline: Instant) -> io::Result<()> {
+    pub fn shake_until(&mut self, socket: BorrowedFd<'_>, until_ns: u64) -> io::Result<()> {
         loop {
             let events = match self.shake(&mut Socket(socket))? {
                 Shake::Done => return Ok(()),
                 Shake::Reads => PollFlags::IN,
                 Shake::Writes => PollFlags::OUT,
             };
-            wait(socket, events, deadline)?;
+            wait(socket, events, until_ns)?;
         }
     }
 
@@ -240,7 +240,7 @@ impl TlsSession {
         &mut self,
         socket: BorrowedFd<'_>,
         into: &mut [u8],
-        deadline: Instant,
+        until_ns: u64,
     ) -> io::Result<usize> {
         loop {
             match self.read(&mut Socket(socket), into) {
@@ -248,7 +248,7 @@ impl TlsSession {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     let events =
                         if self.has_backlog() { PollFlags::OUT } else { PollFlags::empty() };
-                    wait(socket, PollFlags::IN | events, deadline)?;
+                    wait(socket, PollFlags::IN | events, until_ns)?;
                     self.flush_some(socket)?;
                 }
                 read => return read,
@@ -264,7 +264,7 @@ impl TlsSession {
         &mut self,
         socket: BorrowedFd<'_>,
         bytes: &[u8],
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<(), (usize, io::Error)> {
         let mut sealed = 0;
         loop {
@@ -276,7 +276,7 @@ impl TlsSession {
                 Ok(None) => return Ok(()),
                 Ok(Some(len)) => sealed += len,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    wait(socket, PollFlags::OUT, deadline).map_err(|error| (sealed, error))?;
+                    wait(socket, PollFlags::OUT, until_ns).map_err(|error| (sealed, error))?;
                 }
                 Err(error) => return Err((sealed, error)),
             }
@@ -373,11 +373,11 @@ impl Write for Socket<'_> {
     }
 }
 
-fn wait(socket: BorrowedFd<'_>, events: PollFlags, deadline: Instant) -> io::Result<()> {
-    if Instant::now() >= deadline {
+fn wait(socket: BorrowedFd<'_>, events: PollFlags, until_ns: u64) -> io::Result<()> {
+    if boot_ns() >= until_ns {
         return Err(ErrorKind::TimedOut.into());
     }
-    poll_until(socket, events, deadline).map(drop)
+    poll_until(socket, events, until_ns).map(drop)
 }
 
 /// Compares configurations by the files that they name.

@@ -21,6 +21,7 @@ use super::device::ffi;
 use super::device::port_selection::{usable, PortState};
 use super::*;
 use crate::memory::atomic::SharedWord;
+use crate::os::clock::{boot_ns, deadline_in};
 use crate::os::sys;
 
 /// More time than any expected event takes on a slow emulated machine.

@@ -20,7 +20,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::Arc;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::Now;
 use dlock_core::counters::Counter;
@@ -30,7 +30,7 @@ use dlock_core::memory::word_op::{Chain, Outcome, WordOp};
 use dlock_core::memory::words::LedgerEntry;
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in, left_until};
 use parking_lot::Mutex;
 
 use crate::rng::Rng;
@@ -112,11 +112,11 @@ struct State {
     /// Chains that are executed before the client's next operation.
     later: Vec<Chain>,
     /// Replies that have come, each with the time before which the client does not see it.
-    replies: HashMap<Seq, (Instant, Reply)>,
+    replies: HashMap<Seq, (u64, Reply)>,
     /// Posted chains whose outcome is lost; in `held`, those whose outcome is not visible before
     /// this time.
     lost: HashSet<Seq>,
-    held: HashMap<Seq, Instant>,
+    held: HashMap<Seq, u64>,
     swallowed: u64,
 }
 
@@ -207,7 +207,7 @@ impl Faulty {
             return; // it was lost with the connection
         }
         for chain in later {
-            self.inner.execute(&[chain], &mut [Outcome::Unknown], DELAY_MAX);
+            self.inner.execute(&[chain], &mut [Outcome::Unknown], deadline_in(DELAY_MAX));
         }
     }
 
@@ -266,15 +266,14 @@ impl Faulty {
         Seq(SWALLOWED + state.swallowed)
     }
 
-    /// Returns a reply if its time comes within `wait`; otherwise keeps it until then.
-    fn hand_over(&self, seq: Seq, wait: Duration, due: Instant, reply: Reply) -> Option<Reply> {
-        let left = due.saturating_duration_since(Instant::now());
-        sleep(left.min(wait));
-        if left <= wait {
+    /// Returns a reply if its time comes by `until_ns`; otherwise keeps it until then.
+    fn hand_over(&self, seq: Seq, until_ns: u64, due_ns: u64, reply: Reply) -> Option<Reply> {
+        sleep(left_until(due_ns.min(until_ns)));
+        if due_ns <= until_ns.max(boot_ns()) {
             return Some(reply);
         }
         self.trace(|| format!("{seq:?} comes later"));
-        self.state.lock().replies.insert(seq, (due, reply));
+        self.state.lock().replies.insert(seq, (due_ns, reply));
         None
     }
 }
@@ -287,10 +286,10 @@ fn is_repeatable(request: &Request) -> bool {
 }
 
 impl Executor for Faulty {
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64) {
         let others = (Outcome::Unknown, Outcome::Refused(Status::BadResponse));
         let execute = |chains: &[Chain], outcomes: &mut [Outcome]| {
-            self.inner.execute(chains, outcomes, wait);
+            self.inner.execute(chains, outcomes, until_ns);
         };
         self.execute_some((chains, outcomes), others, |&chain| chain, execute);
     }
@@ -332,7 +331,7 @@ impl Executor for Faulty {
                 Posted::Pending(seq)
             }
             (Posted::Pending(seq), _) if is_late => {
-                self.state.lock().held.insert(seq, Instant::now() + delay);
+                self.state.lock().held.insert(seq, deadline_in(delay));
                 Posted::Pending(seq)
             }
             (posted, _) => posted,
@@ -342,7 +341,7 @@ impl Executor for Faulty {
     fn poll(&self, posted: Posted) -> Option<Outcome> {
         CHECKED.set(0);
         if let Posted::Pending(seq) = posted {
-            if self.state.lock().held.get(&seq).is_some_and(|&due| due > Instant::now()) {
+            if self.state.lock().held.get(&seq).is_some_and(|&due_ns| due_ns > boot_ns()) {
                 return None;
             }
         }
@@ -363,9 +362,9 @@ impl Executor for Faulty {
         }
     }
 
-    fn flush_ledger(&self, wait: Duration) -> bool {
+    fn flush_ledger(&self, until_ns: u64) -> bool {
         self.delay();
-        let is_flushed = self.inner.flush_ledger(wait);
+        let is_flushed = self.inner.flush_ledger(until_ns);
         CHECKED.set(0);
         is_flushed && !self.is_breaking.load(SeqCst) && !self.chance(self.rates.late)
     }
@@ -390,21 +389,20 @@ impl Executor for Faulty {
         Ok(seq)
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
         CHECKED.set(0);
         if seq.0 > SWALLOWED {
-            sleep(wait.min(SWALLOWED_WAIT));
+            sleep(left_until(until_ns).min(SWALLOWED_WAIT));
             self.is_broken.store(true, SeqCst);
         }
         if self.is_broken() || seq.0 > SWALLOWED {
             return Err(Status::BadResponse);
         }
         let held = self.state.lock().replies.remove(&seq);
-        if let Some((due, reply)) = held {
-            return Ok(self.hand_over(seq, wait, due, reply));
+        if let Some((due_ns, reply)) = held {
+            return Ok(self.hand_over(seq, until_ns, due_ns, reply));
         }
-        let until = Instant::now() + wait;
-        let reply = self.inner.reply(seq, wait)?;
+        let reply = self.inner.reply(seq, until_ns)?;
         self.trace(|| format!("gets {seq:?} {reply:?}"));
         CHECKED.set(0);
         let Some(reply) = reply else { return Ok(None) };
@@ -415,8 +413,7 @@ impl Executor for Faulty {
             true => self.long_delay(),
             false => Duration::from_micros(self.drawn_below(5_000)),
         };
-        let left = until.saturating_duration_since(Instant::now());
-        Ok(self.hand_over(seq, left, Instant::now() + delay, reply))
+        Ok(self.hand_over(seq, until_ns, deadline_in(delay), reply))
     }
 
     fn forget(&self, seq: Seq) {

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::ClientId;
@@ -18,7 +18,7 @@ use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{Attach, Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::wire::fabric::Executes;
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::boot_ns;
+use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_fabric::os::fds::Credentials;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::{
@@ -318,7 +318,7 @@ impl Session {
     }
 
     fn attach(&mut self, shared: &Shared, attach: Attach) -> io::Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let until_ns = deadline_in(Duration::from_secs(5));
         let mut memory = lock(&shared.memory);
         let mut attached = Attached {
             status: Status::Success,
@@ -330,17 +330,17 @@ impl Session {
         };
         if attach.secret != SECRET {
             attached.status = Status::ClientRemoved;
-            return self.answer(&attached, None, deadline);
+            return self.answer(&attached, None, until_ns);
         }
         self.client = Some(attach.client);
         match attach.fabric.executes() {
             Executes::Client => {
                 let shared = memory.share(attach.client).map_err(invalid)?;
-                self.answer(&attached, Some(&shared), deadline)
+                self.answer(&attached, Some(&shared), until_ns)
             }
             Executes::Primary => {
                 memory.add_client(attach.client).map_err(invalid)?;
-                self.answer(&attached, None, deadline)
+                self.answer(&attached, None, until_ns)
             }
             Executes::Device => Err(invalid(NO_DEVICE)),
         }
@@ -350,14 +350,14 @@ impl Session {
         &self,
         attached: &Attached,
         shared: Option<&dlock_fabric::memory::cpu::Shared<'_>>,
-        deadline: Instant,
+        until_ns: u64,
     ) -> io::Result<()> {
         match &self.connection {
             Connection::Unix(stream) => {
-                handshake::answer(stream.as_fd(), attached, shared, deadline)
+                handshake::answer(stream.as_fd(), attached, shared, until_ns)
             }
             Connection::Tcp(stream) => {
-                handshake::answer(stream.as_fd(), attached, shared, deadline)
+                handshake::answer(stream.as_fd(), attached, shared, until_ns)
             }
         }
     }

@@ -12,13 +12,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::ClientId;
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{Attached, FabricKind};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::tls::session::TlsSession;
 use dlock_fabric::tls::{Tls, TlsFiles};
@@ -113,7 +114,7 @@ impl Primary for OnSealed {
     type Session = Session;
 
     fn serve(&self, device: &Device<Self>, stream: &mut TcpStream) -> io::Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = deadline_in(PATIENCE);
         let socket = stream.as_fd();
         let mut tls = TlsSession::accept(&self.tls).map_err(io::Error::other)?;
         tls.shake_until(socket, deadline)?;

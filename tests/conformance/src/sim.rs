@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Handle, Seq};
@@ -13,6 +12,7 @@ use dlock_core::memory::word_op::{Chain, Outcome, Values, WordAddr, WordOp};
 use dlock_core::memory::words::LedgerEntry;
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::left_until;
 
 use crate::{Client, Fixture, Layout, HANDLES, SLOTS};
 
@@ -78,7 +78,7 @@ struct SimExecutor {
 }
 
 impl Executor for SimExecutor {
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _until_ns: u64) {
         for (chain, outcome) in chains.iter().zip(outcomes) {
             *outcome = self.fabric.state().execute(self.id, chain);
         }
@@ -112,8 +112,7 @@ impl Executor for SimExecutor {
         Ok(seq)
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        let deadline = Instant::now() + wait;
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
         let mut state = self.fabric.state();
         loop {
             if state.deliver() {
@@ -125,7 +124,7 @@ impl Executor for SimExecutor {
                 Some(Some(_)) => return Ok(state.replies.remove(&key).flatten()),
                 Some(None) => {}
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = left_until(until_ns);
             if left.is_zero() {
                 return Ok(None);
             }

@@ -13,7 +13,7 @@ use dlock_core::memory::word_op::{Chain, Outcome, WordAddr, WordOp};
 use dlock_core::memory::words::LedgerEntry;
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
-use dlock_fabric::os::clock::until_ns;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::os::wake::{Wake, Watched};
 
 use crate::{Fixture, Layout};
@@ -30,7 +30,7 @@ const START: u32 = 63;
 /// The values of a chain that must be executed.
 pub fn run(executor: &dyn Executor, chain: Chain) -> Vec<u64> {
     let mut outcomes = [Outcome::Unknown];
-    executor.execute(&[chain], &mut outcomes, PATIENCE);
+    executor.execute(&[chain], &mut outcomes, deadline_in(PATIENCE));
     values(&outcomes[0])
 }
 
@@ -67,7 +67,7 @@ fn entry(fixture: &dyn Fixture, client: &crate::Client, n: u32) -> u64 {
 
 fn answered(executor: &dyn Executor, request: &Request) -> Reply {
     let seq = executor.send(request).expect("the session stands");
-    let reply = executor.reply(seq, PATIENCE).expect("the session stands");
+    let reply = executor.reply(seq, deadline_in(PATIENCE)).expect("the session stands");
     reply.expect("an answer in time")
 }
 
@@ -92,7 +92,7 @@ pub fn verbs_do_what_they_say(fixture: &dyn Fixture) {
 pub fn a_single_verb_is_a_chain_of_one(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, addr) = (&*client.executor, fixture.addr(3));
-    let one = |word_op| exec.execute_one(&word_op, until_ns(PATIENCE));
+    let one = |word_op| exec.execute_one(&word_op, deadline_in(PATIENCE));
     assert_eq!(one(cas(addr, 0, 7)), Single::Done(0));
     assert_eq!(one(cas(addr, 0, 8)), Single::Done(7));
     assert_eq!(one(faa(addr, 5)), Single::Done(7));
@@ -131,7 +131,7 @@ pub fn a_full_batch_is_executed_in_order(fixture: &dyn Fixture) {
     let chains: Vec<Chain> =
         (0..BATCH_MAX as u64).map(|n| Chain::one(cas(addr, n, n + 1)).then(read(addr))).collect();
     let mut outcomes = [Outcome::Unknown; BATCH_MAX];
-    client.executor.execute(&chains, &mut outcomes, PATIENCE);
+    client.executor.execute(&chains, &mut outcomes, deadline_in(PATIENCE));
     for (n, outcome) in outcomes.iter().enumerate() {
         assert_eq!(values(outcome), [n as u64, n as u64 + 1]);
     }
@@ -140,7 +140,7 @@ pub fn a_full_batch_is_executed_in_order(fixture: &dyn Fixture) {
 /// An empty batch has no outcomes, and does no harm.
 pub fn an_empty_batch_is_nothing(fixture: &dyn Fixture) {
     let client = fixture.client();
-    client.executor.execute(&[], &mut [], PATIENCE);
+    client.executor.execute(&[], &mut [], deadline_in(PATIENCE));
     assert_eq!(run(&*client.executor, Chain::one(read(fixture.addr(0)))), [0]);
 }
 
@@ -172,7 +172,7 @@ pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
     let outside = fixture.outside();
     for wrong in [read(outside), faa(outside, 1), cas(outside, 0, 1)] {
         let mut outcomes = [Outcome::Unknown; 3];
-        exec.execute(&[good, good.then(wrong), good], &mut outcomes, PATIENCE);
+        exec.execute(&[good, good.then(wrong), good], &mut outcomes, deadline_in(PATIENCE));
         assert!(matches!(outcomes[0], Outcome::Done(_)));
         assert!(matches!(outcomes[1], Outcome::Refused(_)), "{:?}", outcomes[1]);
         assert!(matches!(outcomes[2], Outcome::Done(_)));
@@ -180,7 +180,7 @@ pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, addr), 6);
     let note = WordOp::WriteLedger { handle: dlock_core::ids::Handle(u32::MAX), value: 1 };
     let mut outcomes = [Outcome::Unknown];
-    exec.execute(&[good.then(note)], &mut outcomes, PATIENCE);
+    exec.execute(&[good.then(note)], &mut outcomes, deadline_in(PATIENCE));
     assert!(matches!(outcomes[0], Outcome::Refused(_)), "{:?}", outcomes[0]);
     assert_eq!(word(fixture, addr), 6);
 }
@@ -240,9 +240,12 @@ pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
     let client = fixture.client();
     let started = Instant::now();
     let seq = client.executor.send(&Request::Ping).unwrap();
-    assert!(matches!(client.executor.reply(seq, PATIENCE), Ok(Some(Reply::Pong { .. }))));
-    assert_eq!(client.executor.reply(seq, PATIENCE), Ok(None));
-    assert_eq!(client.executor.reply(Seq(u64::MAX), PATIENCE), Ok(None));
+    assert!(matches!(
+        client.executor.reply(seq, deadline_in(PATIENCE)),
+        Ok(Some(Reply::Pong { .. }))
+    ));
+    assert_eq!(client.executor.reply(seq, deadline_in(PATIENCE)), Ok(None));
+    assert_eq!(client.executor.reply(Seq(u64::MAX), deadline_in(PATIENCE)), Ok(None));
     client.executor.forget(Seq(u64::MAX));
     assert!(started.elapsed() < PATIENCE);
 }
@@ -267,7 +270,7 @@ pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
         let until = Instant::now() + PATIENCE;
         loop {
             let listening = exec.listen(Some(&call)).unwrap();
-            if let Some(reply) = exec.reply(seq, Duration::ZERO).unwrap() {
+            if let Some(reply) = exec.reply(seq, 0).unwrap() {
                 assert!(matches!(reply, Reply::Pong { .. }));
                 break;
             }
@@ -275,9 +278,9 @@ pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
             let inputs = exec.inputs().into_iter().flatten().map(|fd| (fd, Watched::Input));
             match listening {
                 Listening::Inputs => {
-                    drop(wake.sleep(&inputs.collect::<Vec<_>>(), until_ns(PATIENCE)))
+                    drop(wake.sleep(&inputs.collect::<Vec<_>>(), deadline_in(PATIENCE)))
                 }
-                Listening::Called => drop(wake.sleep(&[], until_ns(PATIENCE))),
+                Listening::Called => drop(wake.sleep(&[], deadline_in(PATIENCE))),
                 Listening::Again => std::thread::yield_now(),
             }
         }
@@ -299,7 +302,7 @@ pub fn replies_go_to_those_who_asked(fixture: &dyn Fixture) {
             scope.spawn(move || {
                 let seq = exec.send(&fixture.blocked(n)).unwrap();
                 all_sent.wait();
-                let reply = exec.reply(seq, PATIENCE);
+                let reply = exec.reply(seq, deadline_in(PATIENCE));
                 assert!(unblocked[n as usize].load(Ordering::SeqCst), "{n} was told too early");
                 assert!(matches!(reply, Ok(Some(Reply::Cancelled { .. }))), "{reply:?}");
                 done.send(n).unwrap();
@@ -323,11 +326,11 @@ pub fn forgotten_replies_do_no_harm(fixture: &dyn Fixture) {
     let exec = &*client.executor;
     for n in 0..THREADS {
         let seq = exec.send(&fixture.blocked(n)).unwrap();
-        assert_eq!(exec.reply(seq, Duration::ZERO), Ok(None));
-        assert_eq!(exec.reply(seq, Duration::from_millis(1)), Ok(None));
+        assert_eq!(exec.reply(seq, 0), Ok(None));
+        assert_eq!(exec.reply(seq, deadline_in(Duration::from_millis(1))), Ok(None));
         exec.forget(seq);
         assert!(matches!(answered(exec, &fixture.unblock(n)), Reply::Done { .. }));
-        assert_eq!(exec.reply(seq, PATIENCE), Ok(None));
+        assert_eq!(exec.reply(seq, deadline_in(PATIENCE)), Ok(None));
         run(exec, Chain::one(faa(fixture.addr(0), 1)));
     }
     assert_eq!(word(fixture, fixture.addr(0)), u64::from(THREADS));

@@ -12,13 +12,14 @@ use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::ClientId;
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{Attached, FabricKind, UNLIMITED};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::verbs::{Arrival, MessageError};
 use dlock_fabric::{
@@ -129,8 +130,8 @@ impl Primary for OnVerbs {
             verbs: Some(attached),
             until: UNLIMITED,
         };
-        let deadline = Instant::now() + Duration::from_secs(5);
-        handshake::answer(stream.as_fd(), &attached, None, deadline)?;
+        let until_ns = deadline_in(Duration::from_secs(5));
+        handshake::answer(stream.as_fd(), &attached, None, until_ns)?;
         let read = stream.read(&mut [0; 1]);
         device.leave(&ids);
         let fenced = lock(&session).peer.fence();

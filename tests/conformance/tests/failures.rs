@@ -20,6 +20,7 @@ use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{Attached, FabricKind, Secret, UNLIMITED};
 use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
+use dlock_fabric::os::clock::deadline_in;
 use dlock_fabric::stream::frames::FrameBuffer;
 use dlock_fabric::{stream::handshake, CpuMemory, FabricError, ShmExecutor, TcpExecutor};
 
@@ -79,7 +80,7 @@ fn rogue_handshake(kind: FabricKind, far: OwnedFd) -> std::fs::File {
         verbs: None,
         until: UNLIMITED,
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = deadline_in(PATIENCE);
     // The client's mappings keep the memory when `memory` is dropped. That closes the client's
     // gate, on which no message depends.
     let mut memory = CpuMemory::create(4, 4).expect("memory");
@@ -100,12 +101,15 @@ fn a_lost_connection_ends_every_wait_at_once() {
                 scope.spawn(|| {
                     let seq = executor.send(&Request::Ping).expect("not closed yet");
                     ready.wait();
-                    assert_eq!(executor.reply(seq, PATIENCE), Err(Status::BadResponse));
+                    assert_eq!(
+                        executor.reply(seq, deadline_in(PATIENCE)),
+                        Err(Status::BadResponse)
+                    );
                 });
                 scope.spawn(|| {
                     ready.wait();
                     let mut outcomes = [Outcome::Unknown; 2];
-                    executor.execute(&[faa(), faa()], &mut outcomes, PATIENCE);
+                    executor.execute(&[faa(), faa()], &mut outcomes, deadline_in(PATIENCE));
                     for outcome in outcomes {
                         // the chain was lost after it was sent, or the executor found the
                         // connection closed before
@@ -120,7 +124,7 @@ fn a_lost_connection_ends_every_wait_at_once() {
         assert!(started.elapsed() < PROMPTLY);
         assert_eq!(executor.send(&Request::Ping), Err(Status::BadResponse));
         let mut outcomes = [Outcome::Unknown];
-        executor.execute(&[faa()], &mut outcomes, PATIENCE);
+        executor.execute(&[faa()], &mut outcomes, deadline_in(PATIENCE));
         assert_eq!(outcomes, [Outcome::Refused(Status::BadResponse)]);
         executor.write_ledger(Handle(0), LedgerEntry::new());
     }
@@ -189,7 +193,7 @@ fn garbage_breaks_the_session_and_nothing_else() {
             let started = Instant::now();
             let seq = executor.send(&Request::Ping).expect("the session stands");
             stream.write_all(&bytes).expect("the session stands");
-            let reply = executor.reply(seq, PATIENCE);
+            let reply = executor.reply(seq, deadline_in(PATIENCE));
             assert_eq!(reply, Err(Status::BadResponse), "{bytes:02x?}");
             assert_eq!(executor.send(&Request::Ping), Err(Status::BadResponse));
             // the primary's end sees that the connection was closed after the request
@@ -209,7 +213,7 @@ fn the_wrong_number_of_outcomes_breaks_the_session() {
         let answer = frame(&Frame::Outcomes(Seq(1), vec![Outcome::Done(values); count]));
         stream.write_all(&answer).expect("the session stands");
         let mut outcomes = [Outcome::Done(values); 2];
-        executor.execute(&[faa(), faa()], &mut outcomes, PATIENCE);
+        executor.execute(&[faa(), faa()], &mut outcomes, deadline_in(PATIENCE));
         assert!(outcomes.iter().all(|outcome| !matches!(outcome, Outcome::Done(_))));
         assert_eq!(executor.send(&Request::Ping), Err(Status::BadResponse));
     }
@@ -236,7 +240,7 @@ fn an_answer_in_pieces_and_answers_in_heaps_are_understood() {
             stream
         });
         for seq in seqs {
-            assert_eq!(executor.reply(seq, PATIENCE), Ok(Some(pong)));
+            assert_eq!(executor.reply(seq, deadline_in(PATIENCE)), Ok(Some(pong)));
         }
         drop(writer.join().unwrap());
     }
@@ -260,7 +264,7 @@ fn whoever_reads_for_all_hands_over_when_it_leaves() {
                         let (seq, ready) = (executor.send(&Request::Ping).unwrap(), &ready);
                         scope.spawn(move || {
                             ready.wait();
-                            assert_eq!(executor.reply(seq, wait), Ok(None));
+                            assert_eq!(executor.reply(seq, deadline_in(wait)), Ok(None));
                             executor.forget(seq);
                         })
                     })
@@ -269,7 +273,7 @@ fn whoever_reads_for_all_hands_over_when_it_leaves() {
                     ready.wait();
                     std::thread::yield_now();
                     let started = Instant::now();
-                    assert_eq!(executor.reply(patient, PATIENCE), Ok(Some(pong)));
+                    assert_eq!(executor.reply(patient, deadline_in(PATIENCE)), Ok(Some(pong)));
                     assert!(started.elapsed() < PROMPTLY);
                 });
                 for thread in hasty {
@@ -294,7 +298,7 @@ fn a_primary_that_does_not_read_holds_nobody_up_and_loses_nothing() {
     });
     let reader = std::thread::spawn(|| read_to_ping(stream));
     let seq = executor.send(&Request::Ping).expect("there is room again");
-    assert!(matches!(executor.reply(seq, PATIENCE), Ok(Some(Reply::Pong { .. }))));
+    assert!(matches!(executor.reply(seq, deadline_in(PATIENCE)), Ok(Some(Reply::Pong { .. }))));
     assert_eq!(reader.join().expect("the reader") + 1, seq.0);
 }
 
@@ -311,7 +315,7 @@ fn what_could_not_be_sent_at_once_is_sent_while_its_answer_is_waited_for() {
     send_unread(&*executor, batches - 50);
     let seq = executor.send(&Request::Ping).expect("there is room");
     let reader = std::thread::spawn(|| read_to_ping(stream));
-    assert!(matches!(executor.reply(seq, PATIENCE), Ok(Some(Reply::Pong { .. }))));
+    assert!(matches!(executor.reply(seq, deadline_in(PATIENCE)), Ok(Some(Reply::Pong { .. }))));
     assert_eq!(reader.join().expect("the reader") + 1, seq.0);
 }
 
@@ -322,7 +326,7 @@ fn send_unread(executor: &dyn Executor, count_max: usize) -> usize {
     for count in 0..count_max {
         let mut outcomes = [Outcome::Unknown; 31];
         let started = Instant::now();
-        executor.execute(&chains, &mut outcomes, Duration::ZERO);
+        executor.execute(&chains, &mut outcomes, 0);
         assert!(started.elapsed() < PROMPTLY);
         match outcomes[0] {
             Outcome::Unknown => {}
@@ -383,7 +387,7 @@ fn an_evicted_client_is_refused_at_once_and_its_notes_are_not_written() {
     primary.cpu_memory().revoke(id, Status::ClientRemoved);
     assert!(!evicted.is_alive());
     let mut outcomes = [Outcome::Unknown];
-    evicted.execute(&[faa()], &mut outcomes, PATIENCE);
+    evicted.execute(&[faa()], &mut outcomes, deadline_in(PATIENCE));
     assert_eq!(outcomes, [Outcome::Refused(Status::ClientRemoved)]);
     assert_eq!(evicted.post(&faa()), Posted::Ready(outcomes[0]));
     evicted.write_ledger(Handle(3), LedgerEntry::from_bits(4));
@@ -398,7 +402,7 @@ fn a_closed_gate_refuses_chains_of_all_and_takes_notes() {
     let client = primary.attach_shm(id);
     primary.cpu_memory().set_gate(Some(Status::NotReady));
     let mut outcomes = [Outcome::Unknown];
-    client.execute(&[faa()], &mut outcomes, PATIENCE);
+    client.execute(&[faa()], &mut outcomes, deadline_in(PATIENCE));
     assert_eq!(outcomes, [Outcome::Refused(Status::NotReady)]);
     client.write_ledger(Handle(0), LedgerEntry::from_bits(9));
     assert_eq!(primary.cpu_memory().ledger(id, Handle(0)).into_bits(), 9);
@@ -429,7 +433,7 @@ fn a_primary_that_stops_refuses_the_chains_of_those_it_leaves() {
     assert_eq!(run(&*client.executor, faa()), [0]);
     drop(primary);
     let mut outcomes = [Outcome::Unknown];
-    client.executor.execute(&[faa()], &mut outcomes, PATIENCE);
+    client.executor.execute(&[faa()], &mut outcomes, deadline_in(PATIENCE));
     assert_eq!(outcomes, [Outcome::Refused(Status::BadResponse)]);
 }
 

@@ -158,7 +158,7 @@ impl Executor for Fake {
         !self.clockless.load(SeqCst)
     }
 
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], _until_ns: u64) {
         self.executes.fetch_add(1, SeqCst);
         std::thread::sleep(Duration::from_nanos(self.delay_ns.load(SeqCst)));
         for (chain, outcome) in chains.iter().zip(outcomes) {
@@ -192,7 +192,7 @@ impl Executor for Fake {
         self.local.load(SeqCst)
     }
 
-    fn flush_ledger(&self, _wait: Duration) -> bool {
+    fn flush_ledger(&self, _until_ns: u64) -> bool {
         self.publishes.fetch_add(1, SeqCst);
         !self.mute.load(SeqCst)
     }
@@ -210,7 +210,7 @@ impl Executor for Fake {
     }
 
     /// Never waits: a request without an answer by now gets none later.
-    fn reply(&self, seq: Seq, _wait: Duration) -> Result<Option<Reply>, Status> {
+    fn reply(&self, seq: Seq, _until_ns: u64) -> Result<Option<Reply>, Status> {
         Ok(self.replies.lock().remove(&seq))
     }
 

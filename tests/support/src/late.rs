@@ -106,9 +106,9 @@ impl Late {
 }
 
 impl Executor for Late {
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64) {
         self.pass(Point::Chain);
-        self.inner.execute(chains, outcomes, wait);
+        self.inner.execute(chains, outcomes, until_ns);
     }
 
     fn execute_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
@@ -134,7 +134,11 @@ impl Executor for Late {
         self.pass(Point::Poll);
         let chain = self.gate.lock().posted.take()?;
         let mut outcome = [Outcome::Unknown];
-        self.inner.execute(&[chain], &mut outcome, STUCK);
+        self.inner.execute(
+            &[chain],
+            &mut outcome,
+            self.inner.now().local_ns + STUCK.as_nanos() as u64,
+        );
         Some(outcome[0])
     }
 
@@ -144,16 +148,16 @@ impl Executor for Late {
         }
     }
 
-    fn flush_ledger(&self, wait: Duration) -> bool {
-        self.inner.flush_ledger(wait)
+    fn flush_ledger(&self, until_ns: u64) -> bool {
+        self.inner.flush_ledger(until_ns)
     }
 
     fn send(&self, request: &Request) -> Result<Seq, Status> {
         self.inner.send(request)
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        let reply = self.inner.reply(seq, wait);
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
+        let reply = self.inner.reply(seq, until_ns);
         self.pass(Point::Reply);
         reply
     }

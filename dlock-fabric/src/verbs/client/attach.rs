@@ -11,7 +11,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use dlock_core::limits::VERBS_RING_SLOTS_MAX;
 use dlock_core::wire::control::{Attach, Attached, FabricKind, VerbsAttach, VerbsAttached};
@@ -50,7 +49,7 @@ pub(super) struct Device {
     messages: Arc<Qp>,
     shared_qp: bool,
     sleep: bool,
-    until: Option<Instant>,
+    until_ns: Option<u64>,
 }
 
 impl Device {
@@ -87,13 +86,13 @@ impl Device {
             let messages = qp(MESSAGE_SLOTS, RING_SLOTS, MESSAGE_BYTES)?;
             (qp(SEND_SLOTS, 1, WORD_OP_BYTES)?, messages)
         };
-        let VerbsOptions { shared_qp, sleep, until, .. } = *options;
-        Ok(Self { sends, receives, chains, messages, shared_qp, sleep, until })
+        let VerbsOptions { shared_qp, sleep, until_ns, .. } = *options;
+        Ok(Self { sends, receives, chains, messages, shared_qp, sleep, until_ns })
     }
 
     /// The deadline of attaching.
-    pub(super) fn deadline(&self) -> Instant {
-        net::connect_deadline(self.until)
+    pub(super) fn deadline(&self) -> u64 {
+        net::connect_deadline(self.until_ns)
     }
 
     /// Attaches over this connection; with its TLS session, if TLS is used.
@@ -111,10 +110,10 @@ impl Device {
             message_bytes: MESSAGE_BYTES,
         };
         let attach = Attach { fabric: FabricKind::Verbs, verbs: Some(options), ..*attach };
-        let deadline = self.deadline();
+        let until_ns = self.deadline();
         let attached = match tls {
-            Some(mut tls) => handshake::attach_sealed(socket.as_fd(), &mut tls, &attach, deadline)?,
-            None => handshake::attach_tcp(socket.as_fd(), &attach, deadline)?,
+            Some(mut tls) => handshake::attach_sealed(socket.as_fd(), &mut tls, &attach, until_ns)?,
+            None => handshake::attach_tcp(socket.as_fd(), &attach, until_ns)?,
         };
         let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
         let memory = memory_of(&attached, &primary)?;
@@ -146,10 +145,10 @@ impl Device {
             sleep: self.sleep,
         })?);
         match (&primary.messages, self.shared_qp) {
-            (None, true) => self.chains.connect_until(&primary.chains.into(), self.until)?,
+            (None, true) => self.chains.connect_until(&primary.chains.into(), self.until_ns)?,
             (Some(theirs), false) => {
-                self.chains.connect_until(&primary.chains.into(), self.until)?;
-                self.messages.connect_until(&(*theirs).into(), self.until)?;
+                self.chains.connect_until(&primary.chains.into(), self.until_ns)?;
+                self.messages.connect_until(&(*theirs).into(), self.until_ns)?;
             }
             _ => return Err(FabricError::Unexpected),
         }

@@ -11,11 +11,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::wire::status::Status;
 
 use super::poster_slot::{Claim, PosterSlot, Use};
+use crate::os::clock::{boot_ns, deadline_in, left_until};
 use crate::stream::inbox::lock;
 use crate::verbs::device::completion::{Channel, Completion, Cq};
 use crate::verbs::device::error::VerbsError;
@@ -205,16 +206,16 @@ impl CompletionPump {
     }
 
     /// Claims a poster slot for a list with that many verbs; waits for one.
-    pub(super) fn claim(&self, verbs: usize, deadline: Instant) -> Result<Claim<'_>, Stop> {
+    pub(super) fn claim(&self, verbs: usize, until_ns: u64) -> Result<Claim<'_>, Stop> {
         let fits = |s: &&PosterSlot| s.usage() == Use::Chains && s.slots() as usize >= verbs;
-        self.claim_if(fits, deadline)
+        self.claim_if(fits, until_ns)
     }
 
     /// Claims a poster slot with room for a ledger write.
-    pub(super) fn claim_for_note(&self, deadline: Instant) -> Result<Claim<'_>, Stop> {
-        let mut claim = self.claim_if(|s| s.usage() == Use::Notes, deadline)?;
+    pub(super) fn claim_for_note(&self, until_ns: u64) -> Result<Claim<'_>, Stop> {
+        let mut claim = self.claim_if(|s| s.usage() == Use::Notes, until_ns)?;
         if claim.poster().free() == 0 {
-            self.wait(deadline, || (claim.poster().free() > 0).then_some(()))?;
+            self.wait(until_ns, || (claim.poster().free() > 0).then_some(()))?;
         }
         Ok(claim)
     }
@@ -223,7 +224,7 @@ impl CompletionPump {
     fn claim_if(
         &self,
         fits: impl Fn(&&PosterSlot) -> bool,
-        deadline: Instant,
+        until_ns: u64,
     ) -> Result<Claim<'_>, Stop> {
         loop {
             // The first free one: the fewer are in use, the fewer cache lines are.
@@ -232,12 +233,11 @@ impl CompletionPump {
                 Some(claim) => return Ok(claim),
                 None => {}
             }
-            let now = Instant::now();
-            if now >= deadline {
+            if boot_ns() >= until_ns {
                 return Err(Stop::TimedOut);
             }
             self.look();
-            self.park.sleep(deadline.min(now + CLAIM_SLICE), || false);
+            self.park.sleep(until_ns.min(deadline_in(CLAIM_SLICE)), || false);
         }
     }
 
@@ -264,16 +264,16 @@ impl CompletionPump {
     /// Waits until all earlier ledger writes have taken effect; with `chains`, also all chains that
     /// no thread waits for. If an abandoned chain does not complete in time, the session ends,
     /// because the chain must not take effect after the request that undoes it.
-    pub(super) fn settled(&self, chains: bool, deadline: Instant) -> Result<(), Stop> {
+    pub(super) fn settled(&self, chains: bool, until_ns: u64) -> Result<(), Stop> {
         for poster_slot in self.poster_slots.iter().filter(|s| s.usage() == Use::Notes) {
             let posted = poster_slot.posted();
-            self.wait(deadline, || poster_slot.is_done(posted).then_some(()))?;
+            self.wait(until_ns, || poster_slot.is_done(posted).then_some(()))?;
         }
         if chains {
             let posted = self.ring_posted.load(Ordering::SeqCst);
-            self.wait(deadline, || self.is_ring_done(posted).then_some(()))?;
+            self.wait(until_ns, || self.is_ring_done(posted).then_some(()))?;
             for (poster_slot, posted) in self.abandoned() {
-                let over = self.wait(deadline, || poster_slot.is_done(posted).then_some(()));
+                let over = self.wait(until_ns, || poster_slot.is_done(posted).then_some(()));
                 over.map_err(|_| Stop::Broken)?;
             }
         }
@@ -290,7 +290,7 @@ impl CompletionPump {
     #[inline]
     pub(super) fn wait<T>(
         &self,
-        deadline: Instant,
+        until_ns: u64,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Stop> {
         let mut started = None;
@@ -304,11 +304,11 @@ impl CompletionPump {
             if broken {
                 return Err(Stop::Broken);
             }
-            let now = Instant::now();
-            let start = *started.get_or_insert(now);
-            if now >= deadline || now >= start + Duration::from_nanos(spin_ns.into()) {
-                let slept = self.wait_asleep(deadline, ready);
-                self.adapt(start.elapsed());
+            let now_ns = boot_ns();
+            let start_ns = *started.get_or_insert(now_ns);
+            if now_ns >= until_ns || now_ns >= start_ns + u64::from(spin_ns) {
+                let slept = self.wait_asleep(until_ns, ready);
+                self.adapt(boot_ns() - start_ns);
                 return slept;
             }
             std::thread::yield_now();
@@ -332,9 +332,9 @@ impl CompletionPump {
     }
 
     /// Adapts the time for polling after a wait that ended in sleep.
-    fn adapt(&self, waited: Duration) {
+    fn adapt(&self, waited_ns: u64) {
         let longest = self.spin_max_ns;
-        let ns = match waited.as_nanos() < longest.into() {
+        let ns = match waited_ns < longest.into() {
             true => longest,
             false => (self.spin_ns.load(Ordering::Relaxed) / 2).max(longest / SPIN_PARTS),
         };
@@ -343,7 +343,7 @@ impl CompletionPump {
 
     fn wait_asleep<T>(
         &self,
-        deadline: Instant,
+        until_ns: u64,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Stop> {
         loop {
@@ -354,11 +354,11 @@ impl CompletionPump {
             if broken {
                 return Err(Stop::Broken);
             }
-            if Instant::now() >= deadline {
+            if boot_ns() >= until_ns {
                 return Err(Stop::TimedOut);
             }
             if !self.leading.swap(true, Ordering::SeqCst) {
-                let found = self.lead(deadline, &mut ready);
+                let found = self.lead(until_ns, &mut ready);
                 self.leading.store(false, Ordering::SeqCst);
                 self.park.wake();
                 if let Some(value) = found {
@@ -366,7 +366,7 @@ impl CompletionPump {
                 }
             } else {
                 let mut found = None;
-                self.park.sleep(deadline, || {
+                self.park.sleep(until_ns, || {
                     found = ready();
                     found.is_some() || self.is_broken() || !self.leading.load(Ordering::SeqCst)
                 });
@@ -378,7 +378,7 @@ impl CompletionPump {
     }
 
     /// Sleeps on the channel once, for all threads.
-    fn lead<T>(&self, deadline: Instant, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
+    fn lead<T>(&self, until_ns: u64, ready: &mut impl FnMut() -> Option<T>) -> Option<T> {
         if self.cq.arm(false).is_err() {
             self.fail();
             return None;
@@ -386,7 +386,7 @@ impl CompletionPump {
         // completions that came before the queue was armed raise no event, so take them now
         self.look_for_sure();
         let found = ready();
-        if found.is_none() && !self.is_broken() && self.channel.wait(deadline).is_err() {
+        if found.is_none() && !self.is_broken() && self.channel.wait(until_ns).is_err() {
             self.fail();
         }
         self.look_for_sure();
@@ -454,13 +454,12 @@ impl Park {
     }
 
     /// Sleeps until it is woken or the deadline comes, unless `awake` returns `true` first.
-    fn sleep(&self, deadline: Instant, mut awake: impl FnMut() -> bool) {
+    fn sleep(&self, until_ns: u64, mut awake: impl FnMut() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let guard = lock(&self.mutex);
         if !awake() {
-            let left = deadline.saturating_duration_since(Instant::now());
             // The caller checks again, whether the thread was woken or not.
-            drop(self.woken.wait_timeout(guard, left));
+            drop(self.woken.wait_timeout(guard, left_until(until_ns)));
         } else {
             drop(guard);
         }

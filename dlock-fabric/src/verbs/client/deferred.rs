@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::clock::Now;
 use dlock_core::counters::Counter;
@@ -30,11 +30,11 @@ use parking_lot::Mutex;
 use super::counts::WordOpCounts;
 use super::executor::{VerbsExecutor, VerbsOptions};
 use crate::error::FabricError;
-use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate};
+use crate::os::clock::{boot_coarse_ns, boot_ns, deadline_in, left_until, ClockEstimate};
 use crate::shm::SEND_WAIT;
 
-/// The pause between two attempts to attach to a primary that recovers.
-const RETRY: Duration = Duration::from_millis(20);
+/// The pause between two attempts to attach to a primary that recovers, nanoseconds.
+const RETRY_NS: u64 = 20_000_000;
 /// How long the primary may take to answer with the time.
 const CLOCK_WAIT: Duration = Duration::from_secs(1);
 /// The number of a request that the client itself refused.
@@ -55,8 +55,8 @@ pub struct VerbsPath {
 /// its memory: the ledger writes to do after attaching, and the last refusal.
 #[derive(Debug)]
 struct Waiting {
-    /// When the last attempt began.
-    asked: Option<Instant>,
+    /// When the last attempt began, on the local clock.
+    asked_ns: Option<u64>,
     /// Why the last attempt failed.
     refusal: Status,
     notes: HashMap<Handle, LedgerEntry>,
@@ -74,11 +74,11 @@ impl VerbsPath {
         clock: ClockEstimate,
         recovering: bool,
     ) -> Result<Self, FabricError> {
-        let waiting = Waiting { asked: None, refusal: Status::NotReady, notes: HashMap::new() };
+        let waiting = Waiting { asked_ns: None, refusal: Status::NotReady, notes: HashMap::new() };
         let (attached, waiting) = (OnceLock::new(), Mutex::new(waiting));
         let path = Self { options, primary, attach, clock, attached, waiting };
         if !recovering {
-            match path.try_attach(path.options.until) {
+            match path.try_attach(path.options.until_ns) {
                 Ok(executor) => drop(path.attached.set(executor)),
                 Err(FabricError::Refused(Status::NotReady)) => {}
                 Err(error) => return Err(error),
@@ -87,8 +87,8 @@ impl VerbsPath {
         Ok(path)
     }
 
-    fn try_attach(&self, until: Option<Instant>) -> Result<VerbsExecutor, FabricError> {
-        let options = VerbsOptions { until, ..self.options.clone() };
+    fn try_attach(&self, until_ns: Option<u64>) -> Result<VerbsExecutor, FabricError> {
+        let options = VerbsOptions { until_ns, ..self.options.clone() };
         VerbsExecutor::attach(&options, self.primary, &self.attach, self.clock)
     }
 
@@ -97,7 +97,7 @@ impl VerbsPath {
     /// while a stopped primary does not answer.
     pub fn ask_the_time(&self) {
         if let Some(executor) = self.attached.get() {
-            ask_the_time(executor, CLOCK_WAIT);
+            ask_the_time(executor, deadline_in(CLOCK_WAIT));
         }
     }
 
@@ -115,41 +115,39 @@ impl VerbsPath {
         }
     }
 
-    /// The executor, attached within an operation, and the time that is left for it.
+    /// The executor, attached within an operation that has time until `until_ns`.
     #[cold]
-    fn attach_within(&self, wait: Duration) -> Result<(&VerbsExecutor, Duration), Status> {
-        let came = Instant::now();
+    fn attach_within(&self, until_ns: u64) -> Result<&VerbsExecutor, Status> {
         let executor = self.attach_late()?;
         // `NotReady` is safe to retry, because nothing was posted.
-        let left = wait.checked_sub(came.elapsed()).ok_or(Status::NotReady)?;
-        Ok((executor, left))
+        match boot_ns() <= until_ns {
+            true => Ok(executor),
+            false => Err(Status::NotReady),
+        }
     }
 
     #[cold]
     fn attach_late(&self) -> Result<&VerbsExecutor, Status> {
-        let came = Instant::now();
-        let until = came + SEND_WAIT;
-        let Some(mut waiting) = self.waiting.try_lock_until(until) else {
+        let came_ns = boot_ns();
+        let until_ns = deadline_in(SEND_WAIT);
+        let Some(mut waiting) = self.waiting.try_lock_for(SEND_WAIT) else {
             return Err(Status::NotReady);
         };
         if let Some(executor) = self.attached.get() {
             return Ok(executor);
         }
         // another thread has tried to attach since this call began
-        if waiting.asked.is_some_and(|asked| asked >= came) {
+        if waiting.asked_ns.is_some_and(|asked_ns| asked_ns >= came_ns) {
             return Err(waiting.refusal);
         }
-        if let Some(asked) = waiting.asked {
-            std::thread::sleep(RETRY.saturating_sub(asked.elapsed()));
+        if let Some(asked_ns) = waiting.asked_ns {
+            std::thread::sleep(left_until(asked_ns.saturating_add(RETRY_NS)));
         }
-        waiting.asked = Some(Instant::now());
-        let attached = self.try_attach(Some(until));
+        waiting.asked_ns = Some(boot_ns());
+        let attached = self.try_attach(Some(until_ns));
         match attached {
             Ok(executor) => {
-                ask_the_time(
-                    &executor,
-                    CLOCK_WAIT.min(until.saturating_duration_since(Instant::now())),
-                );
+                ask_the_time(&executor, until_ns.min(deadline_in(CLOCK_WAIT)));
                 for (handle, entry) in waiting.notes.drain() {
                     executor.write_ledger(handle, entry);
                 }
@@ -167,9 +165,9 @@ impl VerbsPath {
     }
 }
 
-fn ask_the_time(executor: &VerbsExecutor, wait: Duration) {
+fn ask_the_time(executor: &VerbsExecutor, until_ns: u64) {
     if let Ok(seq) = executor.send(&Request::Ping) {
-        if !matches!(executor.reply(seq, wait), Ok(Some(_))) {
+        if !matches!(executor.reply(seq, until_ns), Ok(Some(_))) {
             executor.forget(seq);
         }
     }
@@ -177,12 +175,12 @@ fn ask_the_time(executor: &VerbsExecutor, wait: Duration) {
 
 impl Executor for VerbsPath {
     #[inline]
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64) {
         if let Some(executor) = self.attached.get() {
-            return executor.execute(chains, outcomes, wait);
+            return executor.execute(chains, outcomes, until_ns);
         }
-        match self.attach_within(wait) {
-            Ok((executor, left)) => executor.execute(chains, outcomes, left),
+        match self.attach_within(until_ns) {
+            Ok(executor) => executor.execute(chains, outcomes, until_ns),
             Err(status) => outcomes.fill(Outcome::Refused(status)),
         }
     }
@@ -192,8 +190,8 @@ impl Executor for VerbsPath {
         if let Some(executor) = self.attached.get() {
             return executor.execute_one(word_op, until_ns);
         }
-        match self.attach_within(Duration::from_nanos(until_ns.saturating_sub(boot_ns()))) {
-            Ok((executor, _)) => executor.execute_one(word_op, until_ns),
+        match self.attach_within(until_ns) {
+            Ok(executor) => executor.execute_one(word_op, until_ns),
             Err(status) => Single::Refused(status),
         }
     }
@@ -224,8 +222,8 @@ impl Executor for VerbsPath {
         }
     }
 
-    fn flush_ledger(&self, wait: Duration) -> bool {
-        self.attached.get().is_some_and(|executor| executor.flush_ledger(wait))
+    fn flush_ledger(&self, until_ns: u64) -> bool {
+        self.attached.get().is_some_and(|executor| executor.flush_ledger(until_ns))
     }
 
     fn send(&self, request: &Request) -> Result<Seq, Status> {
@@ -236,9 +234,9 @@ impl Executor for VerbsPath {
         }
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
         match self.attached.get() {
-            Some(executor) if seq != REFUSED => executor.reply(seq, wait),
+            Some(executor) if seq != REFUSED => executor.reply(seq, until_ns),
             _ => Ok(Some(Reply::Denied { status: Status::NotReady, word: 0 })),
         }
     }

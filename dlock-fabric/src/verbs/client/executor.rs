@@ -21,7 +21,6 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use dlock_core::clock::{Now, Refresh};
 use dlock_core::counters::{Counter, Told};
@@ -41,10 +40,9 @@ use super::poster_slot::Claim;
 use super::requests::Requests;
 use super::ring::{NoRoom, Ring};
 use crate::error::FabricError;
-use crate::os::clock::{boot_coarse_ns, boot_ns, ClockEstimate, Until};
+use crate::os::clock::{boot_coarse_ns, boot_ns, deadline_in, is_over, ClockEstimate};
 use crate::os::fork::Owner;
 use crate::os::net;
-use crate::os::sys::deadline_in;
 use crate::server_clock::{self, Ping, SharedEstimate};
 use crate::shm::SEND_WAIT;
 use crate::stream::inbox::lock;
@@ -56,7 +54,7 @@ use crate::verbs::device::timing::effect_ns_max;
 
 /// How long to wait for a reading of the server clock. A stopped primary must not stop clients that
 /// operate on its memory.
-const CLOCK_WAIT: Duration = Duration::from_millis(2);
+const CLOCK_WAIT_NS: u64 = 2_000_000;
 
 /// The longest time in nanoseconds after which an operation that an executor posted can still take
 /// effect, if neither side ends the session: that of everything that the executor can have under
@@ -77,7 +75,7 @@ pub struct VerbsOptions {
     /// TLS for the connection to the primary's port; `None`: no TLS. The queue pairs do not use it.
     pub tls: Option<Tls>,
     /// The deadline of attaching; resolving the port's address may take 2 s more.
-    pub until: Option<Instant>,
+    pub until_ns: Option<u64>,
 }
 
 /// One session's queue pairs.
@@ -113,10 +111,10 @@ impl VerbsExecutor {
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
         let device = super::attach::Device::open(options)?;
-        let socket = OwnedFd::from(net::connect_until(addr, options.until)?);
-        let deadline = device.deadline();
+        let socket = OwnedFd::from(net::connect_until(addr, options.until_ns)?);
+        let until_ns = device.deadline();
         let session = match &options.tls {
-            Some(tls) => Some(TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?),
+            Some(tls) => Some(TlsSession::shaken(tls, addr.ip(), socket.as_fd(), until_ns)?),
             None => None,
         };
         device.attach(socket, session, attach, clock)
@@ -177,17 +175,17 @@ impl VerbsExecutor {
     }
 
     #[inline]
-    fn claim(&self, verbs: usize, until: Until) -> Result<Claim<'_>, Stop> {
+    fn claim(&self, verbs: usize, until_ns: u64) -> Result<Claim<'_>, Stop> {
         match self.pump.claim_now(verbs) {
             Some(claim) => Ok(claim),
-            None => self.pump.claim(verbs, until.instant()),
+            None => self.pump.claim(verbs, until_ns),
         }
     }
 
     /// Posts the valid chains of a batch, refuses the others, and waits for the outcomes.
-    fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], until: Until) {
+    fn run(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64) {
         let verbs = chains.iter().map(|chain| chain.ops().len()).sum();
-        let mut claim = match self.claim(verbs, until) {
+        let mut claim = match self.claim(verbs, until_ns) {
             Ok(claim) => claim,
             Err(stop) => return outcomes.fill(Outcome::Refused(stop.into())),
         };
@@ -203,7 +201,7 @@ impl VerbsExecutor {
         if list.len == 0 {
             return self.pump.release(claim);
         }
-        let Some(mut claim) = self.executed(claim, list.seq, until) else { return };
+        let Some(mut claim) = self.executed(claim, list.seq, until_ns) else { return };
         let poster = claim.poster();
         let mut seq = list.seq.wrapping_sub(list.len.into());
         for (chain, outcome) in chains.iter().zip(outcomes) {
@@ -218,20 +216,20 @@ impl VerbsExecutor {
     /// As [`run`](Self::run) for one verb with a value, by the shortest path. A read whose value
     /// was lost is repeated once.
     #[inline]
-    fn run_fetch(&self, fetch: &RemoteFetch, until: Until) -> Single {
-        match self.run_fetch_once(fetch, until) {
+    fn run_fetch(&self, fetch: &RemoteFetch, until_ns: u64) -> Single {
+        match self.run_fetch_once(fetch, until_ns) {
             Single::Unknown
-                if fetch.is_read() && self.is_alive() && !until.is_over(self.coarse_lag_ns) =>
+                if fetch.is_read() && self.is_alive() && !is_over(until_ns, self.coarse_lag_ns) =>
             {
-                self.run_fetch_once(fetch, until)
+                self.run_fetch_once(fetch, until_ns)
             }
             single => single,
         }
     }
 
     #[inline]
-    fn run_fetch_once(&self, fetch: &RemoteFetch, until: Until) -> Single {
-        let mut claim = match self.claim(1, until) {
+    fn run_fetch_once(&self, fetch: &RemoteFetch, until_ns: u64) -> Single {
+        let mut claim = match self.claim(1, until_ns) {
             Ok(claim) => claim,
             Err(stop) => return Single::Refused(stop.into()),
         };
@@ -243,16 +241,16 @@ impl VerbsExecutor {
             }
         };
         self.counts.single(fetch.is_read());
-        let Some(mut claim) = self.executed(claim, seq, until) else { return Single::Unknown };
+        let Some(mut claim) = self.executed(claim, seq, until_ns) else { return Single::Unknown };
         let value = claim.poster().value(seq);
         self.pump.release(claim);
         value.map_or(Single::Unknown, Single::Done)
     }
 
     #[cold]
-    fn run_one(&self, word_op: &WordOp, until: Until) -> Single {
+    fn run_one(&self, word_op: &WordOp, until_ns: u64) -> Single {
         let mut outcome = [Outcome::Unknown];
-        self.run(&[Chain::one(*word_op)], &mut outcome, until);
+        self.run(&[Chain::one(*word_op)], &mut outcome, until_ns);
         Single::from(&outcome[0])
     }
 
@@ -268,18 +266,18 @@ impl VerbsExecutor {
 
     /// Waits for a posted list. Abandons its poster slot if it does not complete in time.
     #[inline]
-    fn executed<'a>(&self, mut claim: Claim<'a>, seq: u32, until: Until) -> Option<Claim<'a>> {
+    fn executed<'a>(&self, mut claim: Claim<'a>, seq: u32, until_ns: u64) -> Option<Claim<'a>> {
         claim.posted(seq);
         let poster_slot = claim.poster_slot();
         let mut ready = || poster_slot.is_done(seq).then_some(());
         let done = match self.pump.look_for(&mut ready) {
             Some(()) => Ok(()),
-            None => self.pump.wait(until.instant(), ready),
+            None => self.pump.wait(until_ns, ready),
         };
         match done {
             // a completion that is seen after the deadline counts as lost, because the caller's
             // lease relies on the deadline
-            Ok(()) if !until.is_over(self.coarse_lag_ns) => return Some(claim),
+            Ok(()) if !is_over(until_ns, self.coarse_lag_ns) => return Some(claim),
             Ok(()) | Err(Stop::TimedOut) => self.pump.abandon(claim),
             Err(Stop::Broken) => {
                 self.pump.abandon(claim);
@@ -335,7 +333,7 @@ impl VerbsExecutor {
     }
 
     fn post_to_ring(&self, verbs: &[RemoteOp]) -> Result<u64, Status> {
-        let deadline = deadline_in(SEND_WAIT);
+        let until_ns = deadline_in(SEND_WAIT);
         loop {
             let front = {
                 let mut ring = lock(&self.ring);
@@ -351,12 +349,12 @@ impl VerbsExecutor {
                 return Err(Status::BadResponse);
             };
             let done = || self.pump.is_ring_done(front).then_some(());
-            self.pump.wait(deadline, done).map_err(Status::from)?;
+            self.pump.wait(until_ns, done).map_err(Status::from)?;
         }
     }
 
-    fn send_message(&self, request: &Request, deadline: Instant) -> Result<Seq, Status> {
-        let sent = self.talk.send(request, deadline);
+    fn send_message(&self, request: &Request, until_ns: u64) -> Result<Seq, Status> {
+        let sent = self.talk.send(request, until_ns);
         match sent {
             Ok(_) => self.counts.message(),
             Err(Status::BadResponse) => self.pump.fail(),
@@ -411,7 +409,7 @@ impl Executor for VerbsExecutor {
     /// Chains beyond [`BATCH_MAX`] are refused. `Refused(BadResponse)`: the session had ended
     /// before the chains were posted; `Unknown`: it ended, or the time was up, after that.
     #[inline]
-    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], wait: Duration) {
+    fn execute(&self, chains: &[Chain], outcomes: &mut [Outcome], until_ns: u64) {
         let count = chains.len().min(outcomes.len());
         let (outcomes, excess) = outcomes.split_at_mut(count.min(BATCH_MAX));
         excess.fill(Outcome::Refused(Status::Invalid));
@@ -420,10 +418,10 @@ impl Executor for VerbsExecutor {
         }
         match self.refusal() {
             None => {
-                let (chains, until) = (&chains[..outcomes.len()], Until::after(wait));
+                let chains = &chains[..outcomes.len()];
                 match (&mut *outcomes, self.only_fetch(chains)) {
-                    ([outcome], Some(fetch)) => *outcome = self.run_fetch(&fetch, until).into(),
-                    (outcomes, _) => self.run(chains, outcomes, until),
+                    ([outcome], Some(fetch)) => *outcome = self.run_fetch(&fetch, until_ns).into(),
+                    (outcomes, _) => self.run(chains, outcomes, until_ns),
                 }
             }
             Some(status) => outcomes.fill(Outcome::Refused(status)),
@@ -436,8 +434,8 @@ impl Executor for VerbsExecutor {
             return Single::Refused(status);
         }
         match self.memory.fetch(word_op) {
-            Some(fetch) => self.run_fetch(&fetch, Until::at(until_ns)),
-            None => self.run_one(word_op, Until::at(until_ns)),
+            Some(fetch) => self.run_fetch(&fetch, until_ns),
+            None => self.run_one(word_op, until_ns),
         }
     }
 
@@ -504,14 +502,14 @@ impl Executor for VerbsExecutor {
         self.write(word, told[place]);
     }
 
-    fn flush_ledger(&self, wait: Duration) -> bool {
-        let deadline = deadline_in(wait);
+    fn flush_ledger(&self, until_ns: u64) -> bool {
+        // a call that only asks, without waiting, is never late
+        let only_asks = boot_ns() >= until_ns;
         match self.refusal() {
             Some(_) => false,
             None => {
-                let is_settled = self.pump.settled(false, deadline).is_ok();
-                // a call that only asks, without waiting, is never late
-                is_settled && (wait.is_zero() || Instant::now() <= deadline)
+                let is_settled = self.pump.settled(false, until_ns).is_ok();
+                is_settled && (only_asks || boot_ns() <= until_ns)
             }
         }
     }
@@ -520,9 +518,9 @@ impl Executor for VerbsExecutor {
         if let Some(status) = self.refusal() {
             return Err(status);
         }
-        let deadline = deadline_in(SEND_WAIT);
-        match self.pump.settled(true, deadline) {
-            Ok(()) => self.send_message(request, deadline),
+        let until_ns = deadline_in(SEND_WAIT);
+        match self.pump.settled(true, until_ns) {
+            Ok(()) => self.send_message(request, until_ns),
             Err(Stop::TimedOut) => Err(Status::TimedOut),
             Err(Stop::Broken) => {
                 self.end();
@@ -531,8 +529,8 @@ impl Executor for VerbsExecutor {
         }
     }
 
-    fn reply(&self, seq: Seq, wait: Duration) -> Result<Option<Reply>, Status> {
-        server_clock::reply(&self.clock, self.talk.wait(seq, deadline_in(wait)))
+    fn reply(&self, seq: Seq, until_ns: u64) -> Result<Option<Reply>, Status> {
+        server_clock::reply(&self.clock, self.talk.wait(seq, until_ns))
     }
 
     fn listen(&self, call: Option<&OnAnswer>) -> Result<Listening, Status> {
@@ -575,9 +573,9 @@ impl Executor for VerbsExecutor {
         let called_ns = boot_ns();
         let mut now_ns = called_ns;
         if clock.estimate.is_stale(now_ns) && self.is_alive() {
-            let send = || self.send_message(&Request::Ping, Instant::now());
-            let reply = |seq, wait| self.reply(seq, wait);
-            server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT, send, reply);
+            let send = || self.send_message(&Request::Ping, 0);
+            let reply = |seq, until_ns| self.reply(seq, until_ns);
+            server_clock::ask(&self.clock, &self.ping, now_ns, CLOCK_WAIT_NS, send, reply);
             clock = tracked();
             now_ns = boot_ns();
         }

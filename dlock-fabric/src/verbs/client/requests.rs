@@ -15,7 +15,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::ids::Seq;
 use dlock_core::memory::exec::{Listening, OnAnswer};
@@ -24,7 +24,7 @@ use dlock_core::wire::message::Request;
 use dlock_core::wire::status::Status;
 
 use super::completion_pump::CompletionPump;
-use crate::os::clock::boot_ns;
+use crate::os::clock::{boot_ns, deadline_in};
 use crate::os::fork::{NotInherited, Owner};
 use crate::os::sys::{self, receive_now, SPIN};
 use crate::stream::inbox::{lock, Answer, Broken, Expected, Follow, Inbox, NoAnswer, Receiver};
@@ -92,11 +92,7 @@ impl Requests {
     /// # Errors
     /// `BadResponse`: the session has ended; `TimedOut`: the primary frees no buffer, or too many
     /// answers are outstanding. Nothing was sent, nor will be.
-    pub(in crate::verbs) fn send(
-        &self,
-        request: &Request,
-        deadline: Instant,
-    ) -> Result<Seq, Status> {
+    pub(in crate::verbs) fn send(&self, request: &Request, until_ns: u64) -> Result<Seq, Status> {
         let expected = if request.has_reply() { Expected::Reply } else { Expected::Nothing };
         loop {
             self.pump.look();
@@ -109,11 +105,11 @@ impl Requests {
                 return self.send_now(&mut out, request, expected);
             }
             drop(out);
-            let now = Instant::now();
-            if now >= deadline {
+            let now_ns = boot_ns();
+            if now_ns >= until_ns {
                 return Err(Status::TimedOut);
             }
-            self.wait_for_credit(deadline.min(now + HELP));
+            self.wait_for_credit(until_ns.min(deadline_in(HELP)));
         }
     }
 
@@ -134,19 +130,19 @@ impl Requests {
         })
     }
 
-    fn wait_for_credit(&self, deadline: Instant) {
+    fn wait_for_credit(&self, until_ns: u64) {
         let inbox = lock(&self.inbox);
         let mut inbox = match inbox.led {
-            true => inbox.follow(CREDIT, deadline.saturating_duration_since(Instant::now())),
-            false => self.lead(inbox, deadline),
+            true => inbox.follow(CREDIT, until_ns),
+            false => self.lead(inbox, until_ns),
         };
         inbox.pass_on(false);
     }
 
     /// Waits for the answer to `seq`, as [`Receiver::await_answer`].
-    pub(super) fn wait(&self, seq: Seq, deadline: Instant) -> Result<Option<Answer>, Broken> {
+    pub(super) fn wait(&self, seq: Seq, until_ns: u64) -> Result<Option<Answer>, Broken> {
         match self.owner.is_here() {
-            true => self.await_answer(seq, deadline),
+            true => self.await_answer(seq, until_ns),
             false => Err(Broken),
         }
     }
@@ -205,9 +201,9 @@ impl Requests {
         matches!(receive_now(self.liveness.as_fd(), &mut [0]), Ok(None))
     }
 
-    fn sleep(&self, deadline: Instant) -> Result<(), Broken> {
+    fn sleep(&self, until_ns: u64) -> Result<(), Broken> {
         let fds = [self.channel.as_fd(), self.liveness.as_fd()];
-        let [event, liveness] = sys::readable_until(fds, deadline).map_err(|_| Broken)?;
+        let [event, liveness] = sys::readable_until(fds, until_ns).map_err(|_| Broken)?;
         if liveness && !self.is_line_alive() {
             return Err(Broken);
         }
@@ -293,9 +289,9 @@ impl Receiver for Requests {
         false
     }
 
-    fn receive_for_all(&self, deadline: Instant) -> MutexGuard<'_, Inbox> {
+    fn receive_for_all(&self, until_ns: u64) -> MutexGuard<'_, Inbox> {
         let mut rx = lock(&self.rx);
-        let spin_until = (Instant::now() + self.spin).min(deadline);
+        let spin_until_ns = deadline_in(self.spin).min(until_ns);
         let mut armed = false;
         loop {
             match self.receive(&mut rx) {
@@ -306,16 +302,16 @@ impl Receiver for Requests {
                     break;
                 }
             }
-            let now = Instant::now();
-            if now >= deadline || self.is_broken() {
+            let now_ns = boot_ns();
+            if now_ns >= until_ns || self.is_broken() {
                 break;
             }
             let Ok(is_settled) = self.settle() else {
                 self.break_off();
                 break;
             };
-            let wake = if is_settled { deadline } else { deadline.min(now + HELP) };
-            if now < spin_until {
+            let wake = if is_settled { until_ns } else { until_ns.min(deadline_in(HELP)) };
+            if now_ns < spin_until_ns {
                 std::thread::yield_now();
             } else if !armed {
                 // poll once more before sleeping

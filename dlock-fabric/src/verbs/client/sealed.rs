@@ -15,7 +15,6 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use dlock_core::wire::control::{Attach, FabricKind, VerbsAttach, VerbsAttached};
 
@@ -63,15 +62,15 @@ impl TcpExecutor {
         clock: ClockEstimate,
     ) -> Result<Self, FabricError> {
         let qp = open(options)?;
-        let deadline = net::connect_deadline(options.until);
-        let socket = OwnedFd::from(net::connect_until(addr, options.until)?);
-        let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), deadline)?;
+        let until_ns = net::connect_deadline(options.until_ns);
+        let socket = OwnedFd::from(net::connect_until(addr, options.until_ns)?);
+        let mut session = TlsSession::shaken(tls, addr.ip(), socket.as_fd(), until_ns)?;
         let verbs = wanted(&qp);
         let attach = Attach { fabric: FabricKind::Sealed, verbs: Some(verbs), ..*attach };
         let secrets = session.seal_secrets(attach.client)?;
-        let attached = handshake::attach_sealed(socket.as_fd(), &mut session, &attach, deadline)?;
+        let attached = handshake::attach_sealed(socket.as_fd(), &mut session, &attach, until_ns)?;
         let primary = attached.verbs.ok_or(FabricError::Unexpected)?;
-        let end = SealedEnd::connect(&qp, &primary, secrets, options.until)?;
+        let end = SealedEnd::connect(&qp, &primary, secrets, options.until_ns)?;
         Ok(Self::over(&attach, Stream::over_verbs(socket, end), clock))
     }
 }
@@ -127,7 +126,7 @@ impl SealedEnd {
         qp: &Arc<Qp>,
         primary: &VerbsAttached,
         secrets: SealSecrets,
-        until: Option<Instant>,
+        until_ns: Option<u64>,
     ) -> Result<Self, FabricError> {
         let bytes = primary.message_bytes.min(RECORD_BYTES);
         if primary.messages.is_some() || bytes as usize <= OVERHEAD {
@@ -135,7 +134,7 @@ impl SealedEnd {
         }
         let spec = MessageSpec { slots: RING_SLOTS, peer_slots: primary.ring_slots, bytes };
         let messages = Messages::new(qp, spec)?;
-        qp.connect_until(&primary.chains.into(), until)?;
+        qp.connect_until(&primary.chains.into(), until_ns)?;
         let cq = Arc::clone(qp.recv_cq());
         let channel = cq.channel().cloned().ok_or(FabricError::Unexpected)?;
         let (sealer, opener) = secrets.of_client();

@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
-use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
@@ -265,14 +264,14 @@ impl Channel {
     ///
     /// # Errors
     /// `Call` if the device has failed.
-    pub fn wait(&self, deadline: Instant) -> Result<bool, VerbsError> {
+    pub fn wait(&self, until_ns: u64) -> Result<bool, VerbsError> {
         self.context.here()?;
         loop {
             if self.take_event()? {
                 return Ok(true);
             }
             let what = "wait for a completion";
-            let events = sys::poll_until(self.as_fd(), PollFlags::IN, deadline)
+            let events = sys::poll_until(self.as_fd(), PollFlags::IN, until_ns)
                 .map_err(|source| VerbsError::call(what, source))?;
             if events.is_empty() {
                 return Ok(false);

@@ -17,7 +17,6 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use super::completion::{Cq, WorkId};
 use super::error::VerbsError;
@@ -28,6 +27,7 @@ use super::ffi::{
 use super::memory::{Access, Mr, Pages, Pd};
 use super::port_selection::{Gid, Link};
 use super::timing;
+use crate::os::clock::boot_ns;
 
 /// How often the move to RTR is tried: the neighbour's address may have to be resolved, and each
 /// attempt blocks up to 1 s.
@@ -275,11 +275,11 @@ impl Qp {
     }
 
     /// As [`connect`](Self::connect), but begins no further attempt to resolve the address after
-    /// `until`; one attempt takes up to 1 s.
+    /// `until_ns`; one attempt takes up to 1 s.
     pub(in crate::verbs) fn connect_until(
         &self,
         peer: &Endpoint,
-        until: Option<Instant>,
+        until_ns: Option<u64>,
     ) -> Result<(), VerbsError> {
         let attr = self.path_to(peer)?;
         let mask = ffi::IBV_QP_STATE
@@ -293,7 +293,7 @@ impl Qp {
         while let Err(error) = self.modify("connect a queue pair", &mut attr.clone(), mask) {
             let again = matches!(&error, VerbsError::Call { source, .. }
                 if source.raw_os_error() == Some(libc::ETIMEDOUT));
-            let is_late = until.is_some_and(|until| Instant::now() >= until);
+            let is_late = until_ns.is_some_and(|until_ns| boot_ns() >= until_ns);
             if !again || is_late || attempt == RTR_ATTEMPTS_MAX {
                 return Err(error);
             }

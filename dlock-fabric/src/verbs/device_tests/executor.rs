@@ -16,7 +16,6 @@ use dlock_core::wire::status::Status;
 use super::session::*;
 use super::*;
 use crate::error::FabricError;
-use crate::os::clock::until_ns;
 
 const REFUSED: Outcome = Outcome::Refused(Status::BadResponse);
 
@@ -34,7 +33,7 @@ fn every_verb_is_executed_with_either_kind_of_queue_pairs() {
         let entry = site.memory.ledger(session.client, Handle(3));
         assert_eq!(entry.into_bits(), 9);
         let miss = WordOp::Cas { addr: w0(5), expect: 1, swap: 2 };
-        assert_eq!(session.exec.execute_one(&miss, until_ns(PATIENCE)), Single::Done(8));
+        assert_eq!(session.exec.execute_one(&miss, deadline_in(PATIENCE)), Single::Done(8));
         assert_eq!(site.memory.cas(w0(5), 8, 1), 8);
         assert_eq!(site.memory.faa(w0(5), u64::MAX), 1);
         site.memory.set(w0(5), 77);
@@ -66,7 +65,7 @@ fn a_batch_is_one_doorbell_and_a_wrong_address_in_it_harms_only_its_chain() {
     let mut outcomes = [Outcome::Unknown; BATCH_MAX + 1];
     let mut more = chains.to_vec();
     more.push(add(0, 1));
-    session.exec.execute(&more, &mut outcomes, PATIENCE);
+    session.exec.execute(&more, &mut outcomes, deadline_in(PATIENCE));
     for (i, outcome) in outcomes.iter().enumerate() {
         match i {
             7 | 9 | BATCH_MAX => assert_eq!(*outcome, Outcome::Refused(Status::Invalid)),
@@ -109,8 +108,8 @@ fn eight_threads_on_one_executor_get_exact_values() {
     });
     assert_eq!(seen.len() as u64, 8 * EACH, "an old value came twice");
     assert_eq!(site.memory.read(w0(1)), 8 * EACH);
-    assert!(session.exec.flush_ledger(PATIENCE));
-    assert!(session.exec.flush_ledger(std::time::Duration::ZERO), "asked again, without waiting");
+    assert!(session.exec.flush_ledger(deadline_in(PATIENCE)));
+    assert!(session.exec.flush_ledger(0), "asked again, without waiting");
     for own in 10..18 {
         let entry = site.memory.ledger(session.client, Handle(own));
         assert_eq!(entry.into_bits(), EACH - 1);
@@ -180,7 +179,7 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         let Some(mut site) = Site::new(shared_qp) else { return };
         let Session { exec, peer, line, .. } = site.join();
         let mut outcome = [Outcome::Unknown; 2];
-        exec.execute(&[add(0, 1)], &mut outcome[..1], PATIENCE);
+        exec.execute(&[add(0, 1)], &mut outcome[..1], deadline_in(PATIENCE));
         assert_eq!(values(&outcome[0]), [0]);
         assert!(exec.is_alive() && exec.probe());
         let posted = exec.post(&add(0, 1));
@@ -188,15 +187,15 @@ fn a_client_whose_primary_is_gone_knows_nothing_and_then_refuses() {
         // the process of the client has died, so it closes nothing
         drop(peer);
         let start = Instant::now();
-        exec.execute(&[add(0, 1), add(1, 1)], &mut outcome, PATIENCE);
+        exec.execute(&[add(0, 1), add(1, 1)], &mut outcome, deadline_in(PATIENCE));
         assert_eq!(outcome, [Outcome::Unknown; 2]);
         assert!(start.elapsed() < timing::DEAD_PEER_MAX + Duration::from_secs(5));
         assert!(!exec.is_alive());
-        exec.execute(&[add(0, 1)], &mut outcome[..1], PATIENCE);
+        exec.execute(&[add(0, 1)], &mut outcome[..1], deadline_in(PATIENCE));
         assert_eq!(outcome[0], REFUSED);
         assert_eq!(exec.post(&add(0, 1)), Posted::Ready(REFUSED));
         assert_eq!(exec.send(&Request::Ping), Err(Status::BadResponse));
-        assert!(!exec.flush_ledger(PATIENCE));
+        assert!(!exec.flush_ledger(deadline_in(PATIENCE)));
         exec.write_ledger(Handle(0), LedgerEntry::new());
         assert_eq!(site.memory.read(w0(0)), 2);
         // the end of the liveness connection tells the primary
@@ -211,16 +210,16 @@ fn the_end_of_the_life_line_is_the_end_of_the_session_even_for_a_sleeper() {
     let Session { exec, peer: _peer, line, .. } = site.join();
     let seq = exec.send(&Request::Ping).unwrap();
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| exec.reply(seq, PATIENCE));
-        let other = scope.spawn(|| exec.reply(seq, PATIENCE));
-        assert_eq!(exec.reply(seq, Duration::ZERO), Ok(None));
+        let waiter = scope.spawn(|| exec.reply(seq, deadline_in(PATIENCE)));
+        let other = scope.spawn(|| exec.reply(seq, deadline_in(PATIENCE)));
+        assert_eq!(exec.reply(seq, 0), Ok(None));
         drop(line);
         assert_eq!(waiter.join().unwrap(), Err(Status::BadResponse));
         assert_eq!(other.join().unwrap(), Err(Status::BadResponse));
     });
     assert!(!exec.is_alive() && !exec.probe());
     let mut outcome = [Outcome::Unknown];
-    exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
+    exec.execute(&[add(0, 1)], &mut outcome, deadline_in(PATIENCE));
     assert_eq!(outcome[0], REFUSED);
 }
 
@@ -232,7 +231,7 @@ fn a_chain_that_is_not_waited_for_long_enough_is_unknown_and_its_slots_are_not_u
     for i in 0..400 {
         let mut outcome = [Outcome::Unknown];
         if i % 2 == 0 {
-            session.exec.execute(&[add(0, 1)], &mut outcome, Duration::ZERO);
+            session.exec.execute(&[add(0, 1)], &mut outcome, 0);
         } else {
             outcome = [session.exec.execute_one(&WordOp::Faa { addr: w0(0), add: 1 }, i).into()];
         }
@@ -299,7 +298,7 @@ fn a_sleepy_client_gets_what_a_busy_one_gets() {
     });
     assert_eq!(site.memory.read(w0(0)), 800);
     session.exec.write_ledger(Handle(0), LedgerEntry::from_bits(5));
-    assert!(session.exec.flush_ledger(PATIENCE));
+    assert!(session.exec.flush_ledger(deadline_in(PATIENCE)));
     assert_eq!(site.memory.ledger(session.client, Handle(0)).into_bits(), 5);
 }
 
@@ -319,7 +318,7 @@ fn a_primary_that_does_nothing_stops_nobody() {
             session.exec.clock.age(2_000_000_000);
         }
     }
-    assert!(session.exec.flush_ledger(PATIENCE));
+    assert!(session.exec.flush_ledger(deadline_in(PATIENCE)));
     assert!(start.elapsed() < PATIENCE);
     assert!(session.exec.counters().sends <= 1, "one question is enough");
     assert_eq!(site.memory.ledger(session.client, Handle(0)).into_bits(), 1_999);
@@ -331,8 +330,10 @@ fn an_attach_that_nobody_answers_ends_when_it_is_to() {
         return;
     }
     let began = Instant::now();
-    let options =
-        VerbsOptions { until: Some(began + Duration::from_millis(500)), ..Default::default() };
+    let options = VerbsOptions {
+        until_ns: Some(deadline_in(Duration::from_millis(500))),
+        ..Default::default()
+    };
     let (near, _silent) = UnixStream::pair().unwrap();
     let (client, secret) = (ClientId::new(1).unwrap(), Secret([7; 16]));
     let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None };

@@ -42,7 +42,7 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
     };
     let run = |chain: Chain| {
         let mut outcome = [Outcome::Unknown];
-        exec.execute(&[chain], &mut outcome, PATIENCE);
+        exec.execute(&[chain], &mut outcome, deadline_in(PATIENCE));
         known(&outcome[0])
     };
     let share = |thread: u32| {
@@ -60,7 +60,7 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
             let old = run(counted.then(WordOp::Faa { addr: w0(2 + thread), add: 1 }));
             assert!(old.is_none_or(|old| old == [0, u64::from(i)]));
             let seq = exec.send(&Request::Resolve { handle }).unwrap();
-            let reply = exec.reply(seq, PATIENCE);
+            let reply = exec.reply(seq, deadline_in(PATIENCE));
             assert_eq!(reply, Ok(Some(Reply::Done { word: thread.into() })));
         }
     };
@@ -87,7 +87,7 @@ fn nothing_is_lost_or_done_twice_between_two_devices() {
     let took = start.elapsed();
     let _ = writeln!(std::io::stderr(), "between two devices: {took:?}, {unknown} unknown");
     assert!(unknown < 4 * EACH / 10);
-    assert!(exec.is_alive() && exec.flush_ledger(PATIENCE));
+    assert!(exec.is_alive() && exec.flush_ledger(deadline_in(PATIENCE)));
     assert_eq!(site.memory.read(w0(0)), 0);
     assert_eq!(site.memory.read(w0(9)), 300);
     for thread in 0..4 {
@@ -130,7 +130,7 @@ fn no_request_overtakes_a_chain_that_was_given_up() {
     // the primary takes no request, so the test sends fewer than the primary has buffers for
     for _ in 0..crate::verbs::RING_SLOTS - 2 {
         let mut outcomes = [Outcome::Unknown; BATCH_MAX];
-        session.exec.execute(&chains, &mut outcomes, Duration::ZERO);
+        session.exec.execute(&chains, &mut outcomes, 0);
         given_up += session.exec.pump.abandoned().count();
         let seq = session.exec.send(&Request::Ping).unwrap();
         assert_eq!(session.exec.pump.abandoned().count(), 0);

@@ -40,11 +40,11 @@ fn requests_of_many_threads_are_answered_and_the_clock_is_kept_fresh() {
                     let handle = thread * 1_000 + i;
                     exec.write_ledger(Handle(thread), LedgerEntry::from_bits(i.into()));
                     let seq = exec.send(&resolve(handle)).unwrap();
-                    assert_eq!(exec.reply(seq, PATIENCE), done(handle.into()));
+                    assert_eq!(exec.reply(seq, deadline_in(PATIENCE)), done(handle.into()));
                     exec.send(&wake(handle)).unwrap();
                     let forgotten = exec.send(&resolve(handle)).unwrap();
                     exec.forget(forgotten);
-                    assert_eq!(exec.reply(forgotten, Duration::ZERO), Ok(None));
+                    assert_eq!(exec.reply(forgotten, 0), Ok(None));
                 }
             };
             let work = || {
@@ -73,9 +73,9 @@ fn a_primary_that_takes_nothing_makes_requests_time_out_and_stops_no_chain() {
     let Some(mut site) = Site::new(false) else { return };
     let Session { exec, mut peer, line: _line, .. } = site.join();
     let mut sent = Vec::new();
-    let deadline = |ms| Instant::now() + Duration::from_millis(ms);
+    let until_ns = |ms| deadline_in(Duration::from_millis(ms));
     let refused = loop {
-        match exec.talk.send(&resolve(sent.len() as u32), deadline(50)) {
+        match exec.talk.send(&resolve(sent.len() as u32), until_ns(50)) {
             Ok(seq) => sent.push(seq),
             Err(status) => break status,
         }
@@ -84,15 +84,15 @@ fn a_primary_that_takes_nothing_makes_requests_time_out_and_stops_no_chain() {
     assert_eq!(refused, Status::TimedOut);
     assert_eq!(sent.len(), usize::from(RING_SLOTS) - 1, "the last one is for returned credits");
     let mut outcome = [Outcome::Unknown];
-    exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
+    exec.execute(&[add(0, 1)], &mut outcome, deadline_in(PATIENCE));
     assert_eq!(values(&outcome[0]), [0]);
     // once the client reads again, every request is answered, and there is room for more
     let work = || {
         for (i, seq) in sent.iter().enumerate() {
-            assert_eq!(exec.reply(*seq, PATIENCE), done(i as u64));
+            assert_eq!(exec.reply(*seq, deadline_in(PATIENCE)), done(i as u64));
         }
         let seq = exec.send(&Request::Ping).unwrap();
-        assert!(matches!(exec.reply(seq, PATIENCE), Ok(Some(Reply::Pong { .. }))));
+        assert!(matches!(exec.reply(seq, deadline_in(PATIENCE)), Ok(Some(Reply::Pong { .. }))));
     };
     answering(&site.host, &mut peer, work);
 }
@@ -118,7 +118,7 @@ fn a_client_that_reads_nothing_fills_its_own_ring_and_nobody_elses() {
     let exec = &other.exec;
     let work = || {
         let seq = exec.send(&resolve(4)).unwrap();
-        assert_eq!(exec.reply(seq, PATIENCE), done(4));
+        assert_eq!(exec.reply(seq, deadline_in(PATIENCE)), done(4));
     };
     answering(&site.host, &mut other.peer, work);
     // a message that is too long for any ring
@@ -161,7 +161,7 @@ fn nothing_of_a_client_takes_effect_after_its_fence_and_its_number_may_be_used_a
         }
         assert!(counted <= at_fence, "an effect that was reported, but is not there");
         let mut outcome = [Outcome::Unknown];
-        exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
+        exec.execute(&[add(0, 1)], &mut outcome, deadline_in(PATIENCE));
         assert!(!matches!(outcome[0], Outcome::Done(_)), "{outcome:?}");
         assert!(!exec.is_alive());
         assert_eq!(bystander.old(add(1, 1)), 0);
@@ -300,7 +300,7 @@ fn clients_share_the_completion_queues() {
         let exec = &session.exec;
         let work = || {
             let seq = exec.send(&resolve(7)).unwrap();
-            assert_eq!(exec.reply(seq, PATIENCE), done(7));
+            assert_eq!(exec.reply(seq, deadline_in(PATIENCE)), done(7));
         };
         answering(&site.host, &mut session.peer, work);
         assert_eq!(session.old(add(0, 1)), i as u64);
@@ -316,7 +316,7 @@ fn a_sleeping_primary_is_woken_by_a_request() {
     host.arm().unwrap();
     assert_eq!(host.poll(&mut arrivals).unwrap(), 0);
     let asleep =
-        |ms| sys::poll_until(host.fd(), PollFlags::IN, sys::deadline_in(ms)).unwrap().is_empty();
+        |ms| sys::poll_until(host.fd(), PollFlags::IN, deadline_in(ms)).unwrap().is_empty();
     assert!(asleep(Duration::ZERO));
     session.exec.send(&resolve(1)).unwrap();
     assert!(!asleep(PATIENCE));
@@ -361,13 +361,13 @@ fn a_forked_child_is_refused_and_ends_nothing_of_its_parents() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut outcome = [Outcome::Unknown];
-        exec.execute(&[add(0, 1)], &mut outcome, PATIENCE);
+        exec.execute(&[add(0, 1)], &mut outcome, deadline_in(PATIENCE));
         exec.write_ledger(Handle(0), LedgerEntry::from_bits(9));
         let refused = outcome == [Outcome::Refused(Status::BadResponse)]
             && exec.send(&Request::Ping) == Err(Status::BadResponse)
-            && exec.reply(seq, PATIENCE) == Err(Status::BadResponse)
+            && exec.reply(seq, deadline_in(PATIENCE)) == Err(Status::BadResponse)
             && exec.poll(posted) == Some(Outcome::Unknown)
-            && !(exec.flush_ledger(PATIENCE) || exec.is_alive() || exec.probe());
+            && !(exec.flush_ledger(deadline_in(PATIENCE)) || exec.is_alive() || exec.probe());
         drop((exec, peer, line, site));
         // SAFETY: ends the child at once, without running anything of the test harness.
         unsafe { libc::_exit(if refused { 0 } else { 1 }) };
@@ -377,7 +377,7 @@ fn a_forked_child_is_refused_and_ends_nothing_of_its_parents() {
     // SAFETY: waits for the child made above; `status` is a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
-    let work = || assert_eq!(exec.reply(seq, PATIENCE), done(3));
+    let work = || assert_eq!(exec.reply(seq, deadline_in(PATIENCE)), done(3));
     answering(&site.host, &mut peer, work);
     let until = Instant::now() + PATIENCE;
     while exec.poll(posted).is_none() {

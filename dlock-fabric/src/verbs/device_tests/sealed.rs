@@ -86,9 +86,9 @@ fn bytes(len: usize) -> Vec<u8> {
 
 /// Lets both ends work until `is_done` holds, which must be soon.
 fn until(path: &mut Path, what: &str, mut is_done: impl FnMut(&mut Path) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let until_ns = deadline_in(PATIENCE);
     while !is_done(path) {
-        assert!(Instant::now() < deadline, "{what}");
+        assert!(boot_ns() < until_ns, "{what}");
         path.arrive();
     }
 }

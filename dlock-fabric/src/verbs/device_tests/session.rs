@@ -14,7 +14,7 @@ use dlock_core::wire::message::{Reply, Request};
 use dlock_core::wire::status::Status;
 
 use super::*;
-use crate::os::clock::{boot_ns, ClockEstimate};
+use crate::os::clock::ClockEstimate;
 use crate::os::sys;
 use crate::stream::handshake;
 
@@ -69,12 +69,12 @@ impl Site {
 
     /// The primary's side of the attach exchange.
     fn admit(&self, client: ClientId, line: &UnixStream) -> VerbsPeer {
-        let until = Instant::now() + PATIENCE;
+        let until_ns = deadline_in(PATIENCE);
         let mut head = [0; HEADER_LEN];
-        sys::receive_all(line.as_fd(), &mut head, until).unwrap();
+        sys::receive_all(line.as_fd(), &mut head, until_ns).unwrap();
         let header = codec::header(&head).unwrap();
         let mut payload = vec![0; header.len];
-        sys::receive_all(line.as_fd(), &mut payload, until).unwrap();
+        sys::receive_all(line.as_fd(), &mut payload, until_ns).unwrap();
         let Ok(Frame::Attach(attach)) = codec::decode(header.kind, &payload) else {
             panic!("not an attach");
         };
@@ -88,7 +88,7 @@ impl Site {
             verbs: Some(verbs),
             until: UNLIMITED,
         };
-        handshake::answer(line.as_fd(), &attached, None, until).unwrap();
+        handshake::answer(line.as_fd(), &attached, None, until_ns).unwrap();
         peer
     }
 }
@@ -117,7 +117,7 @@ pub(super) fn values(outcome: &Outcome) -> Vec<u64> {
 impl Session {
     pub(super) fn run(&self, chain: Chain) -> Outcome {
         let mut outcome = [Outcome::Unknown];
-        self.exec.execute(&[chain], &mut outcome, PATIENCE);
+        self.exec.execute(&[chain], &mut outcome, deadline_in(PATIENCE));
         outcome[0]
     }
 
