@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A tour of this crate, each part in a function: tokens, events, renewal, leases, downgrade, a
-//! mutex of threads, many locks at once, objects; and locks that are taken away, or held by commands
-//! of a shell.
+//! mutex of threads, many locks at once, objects; and locks that are taken away, or held by
+//! commands of a shell.
 //!
 //! ```text
 //! dlockd --port 21616 --admin-socket admin.sock &

@@ -83,7 +83,7 @@ fn had(
             };
             let is_reader = mode == Mode::Shared && has_share;
             let is_held = is_mine(RwWord::from_bits(word).client()) || is_reader;
-            is_held.then(|| Confirmed::Held(Deadline::NEVER, None))
+            is_held.then_some(Confirmed::Held(Deadline::NEVER, None))
         }
         LockType::Fair => {
             let (ticket, until) = fair::has(ctx, &state.fair, from, mode)?;

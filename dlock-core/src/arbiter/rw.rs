@@ -19,20 +19,20 @@
 //! The share of a *proxied* client, whose word operations this primary executes, is known without
 //! the client's ledger. It is never suspect, and there is at most one, because the client cannot
 //! take off the share of another client.
-//!
-//! A hold *with a lease* is kept by the arbiter alone: its client posts no word operation on it and
-//! writes nothing into its ledger, but asks ([`Request::Steal`], `Wait`, `Extend`, `Release`). So
-//! the arbiter can end the hold at the end of its lease, whatever its client does, and does so
-//! whether or not another client waits.
+//! Holds with a lease: `rw/leased.rs`.
+
+mod leased;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) use leased::Leased;
 
 use super::confirm::confirm;
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
 use crate::budget::work::GRANTS_PER_LOOK;
-use crate::clock::{Deadline, Lease, ServerTime, NS};
+use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
@@ -40,6 +40,7 @@ use crate::planted::{self, Bug};
 use crate::token::RW_END;
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
+use leased::{end_leases, extend, take_now, wakes_at_the_next_end};
 
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 /// The most of the time between two looks at a client that counts as time for which it was waited
@@ -62,22 +63,6 @@ pub(super) struct RwState {
     leased: BTreeMap<ClientId, Leased>,
     /// Clients for which a recount waits.
     between: BTreeMap<ClientId, Between>,
-}
-
-/// A hold with a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Leased {
-    pub(super) mode: Mode,
-    pub(super) until: Deadline,
-}
-
-impl Leased {
-    fn is_over(&self, now: ServerTime) -> bool {
-        match planted::is(Bug::RwLeaseCutShort) {
-            true => now.tick() >= self.until,
-            false => now >= self.until.expiry(),
-        }
-    }
 }
 
 /// A client that is between two word operations.
@@ -167,27 +152,6 @@ impl RwState {
     pub(super) fn gave_back(&mut self, client: ClientId) {
         self.shares.remove(&client);
         self.granted.remove(&client);
-    }
-
-    /// The client's hold with a lease.
-    pub(super) fn leased(&self, client: ClientId) -> Option<Leased> {
-        self.leased.get(&client).copied()
-    }
-
-    /// How many holds have a lease.
-    pub(super) fn leased_len(&self) -> usize {
-        self.leased.len()
-    }
-
-    /// Takes over a hold with a lease from the predecessor. Returns when the hold ends.
-    pub(super) fn goes_on_leased(&mut self, client: ClientId, hold: Leased) -> ServerTime {
-        self.leased.insert(client, hold);
-        hold.until.expiry()
-    }
-
-    /// When the next hold with a lease ends.
-    fn next_end(&self) -> Option<ServerTime> {
-        self.leased.values().map(|hold| hold.until.expiry()).min()
     }
 
     fn is_untold(&self, client: ClientId, entry: LedgerEntry) -> bool {
@@ -383,57 +347,6 @@ fn take_readers_off(ctx: &mut Ctx<'_>, count: u32) {
         let rcount = word.rcount().checked_sub(count).filter(|_| count > 0)?;
         Some(word.with_rcount(rcount).into_bits())
     });
-}
-
-/// Ends the holds whose leases are over. The shares among them leave the count by one change of the
-/// word, so the word operations of one look have a bound.
-fn end_leases(ctx: &mut Ctx<'_>, state: &mut LockState) {
-    let (now, leased) = (ctx.now, &mut state.rw.leased);
-    ctx.worked(leased.len());
-    let is_over = |(_, hold): &(&ClientId, &Leased)| hold.is_over(now);
-    let over: Vec<_> =
-        leased.iter().filter(is_over).map(|(&client, &hold)| (client, hold)).collect();
-    let mut shares = 0;
-    for (client, hold) in over {
-        leased.remove(&client);
-        match hold.mode {
-            Mode::Exclusive => _ = end_exclusive(ctx, client),
-            Mode::Shared => shares += 1,
-        }
-    }
-    take_readers_off(ctx, shares);
-}
-
-fn wakes_at_the_next_end(ctx: &mut Ctx<'_>, state: &LockState) {
-    if let Some(end) = state.rw.next_end() {
-        ctx.wake_at(end);
-    }
-}
-
-/// Grants the lock to a client that wants it with a lease, now or not at all.
-fn take_now(ctx: &mut Ctx<'_>, state: &mut LockState, client: Waiter) {
-    let is_open = state.queue.is_empty() && !state.rw.suspect;
-    let may = is_open && !state.rw.has_share(client.caller.client);
-    match may.then(|| grant(ctx, &client)).flatten() {
-        Some(word) => enter(ctx, state, &client, word),
-        None => ctx.denied(client.caller, Status::Fail),
-    }
-}
-
-/// Moves the end of a hold with a lease, never back; without a lease: only tells the end.
-fn extend(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, lease: Lease) {
-    let now = ctx.now;
-    if planted::is(Bug::RwExtendRevives) && !lease.is_none() {
-        let word = ctx.read();
-        return ctx.granted(from, mode, word, now.deadline(lease), None);
-    }
-    let hold = state.rw.leased.get_mut(&from.client).filter(|hold| hold.mode == mode);
-    let Some(hold) = hold else { return ctx.denied(from, Status::Fail) };
-    if !lease.is_none() {
-        hold.until = hold.until.max(now.deadline(lease));
-    }
-    let (until, word) = (hold.until, ctx.read());
-    ctx.granted(from, mode, word, until, None);
 }
 
 /// Records the hold that the word now has, and answers its client.

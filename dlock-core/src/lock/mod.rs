@@ -27,6 +27,7 @@ mod first;
 mod heard;
 mod ledger;
 mod machine;
+mod op;
 mod renewal;
 mod rw;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use fair::Half;
 pub use first::FirstOp;
 pub use heard::{Heard, Listening, Loss};
 pub use machine::Machine;
+pub use op::{Op, OpResult};
 pub use renewal::{Due, LOST_AHEAD_NS};
 pub use view::{TimeOut, View};
 
@@ -49,7 +51,7 @@ use renewal::Renewal;
 use tries::Pace;
 use validity::Term;
 
-use crate::clock::{Deadline, Lease, Now};
+use crate::clock::{Deadline, Now};
 use crate::ids::{ClientId, Epoch, Handle, LockId, Slot};
 use crate::memory::word_op::{Chain, Word, WordAddr};
 use crate::memory::words::{LedgerEntry, Ticket};
@@ -58,77 +60,6 @@ use crate::token::Token;
 use crate::wire::control::{LockDesc, LockGrant};
 use crate::wire::message::{LockType, Mode, Request, WaitNumber};
 use crate::wire::status::Status;
-
-/// An operation on a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// Take the lock now or not at all. Fair locks: take a ticket, or look whether the ticket that
-    /// the client has is at its turn.
-    TryLock {
-        /// The mode wanted.
-        mode: Mode,
-        /// The lease; [`Lease::NONE`]: only return the cached state.
-        lease: Lease,
-    },
-    /// Take the lock; if need be, wait for it at the arbiter.
-    Lock {
-        /// The mode wanted.
-        mode: Mode,
-        /// The lease; [`Lease::NONE`]: only return the cached state.
-        lease: Lease,
-    },
-    /// Release the lock, or give the ticket up.
-    Unlock,
-    /// Move the end of the lease; with [`Lease::NONE`]: ask whether the client still holds the
-    /// lock.
-    Extend {
-        /// The mode in which the client holds the lock.
-        mode: Mode,
-        /// The new lease; it begins now.
-        lease: Lease,
-    },
-    /// Make the client's exclusive hold a share, without a moment at which it has neither. A share
-    /// stays one.
-    Downgrade,
-}
-
-impl Op {
-    /// Whether the operation asks for a lock; the others end a hold or move its deadline.
-    #[inline]
-    fn is_acquire(self) -> bool {
-        matches!(self, Op::TryLock { .. } | Op::Lock { .. })
-    }
-
-    /// Whether the operation asks for a share of the lock.
-    #[inline(always)]
-    fn is_shared(self) -> bool {
-        let mode = Mode::Shared;
-        matches!(self, Op::TryLock { mode: m, .. } | Op::Lock { mode: m, .. } if m == mode)
-    }
-
-    pub(crate) fn lease(self) -> Lease {
-        match self {
-            Op::TryLock { lease, .. } | Op::Lock { lease, .. } | Op::Extend { lease, .. } => lease,
-            Op::Unlock | Op::Downgrade => Lease::NONE,
-        }
-    }
-}
-
-/// The result of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct OpResult {
-    /// The status that the caller gets.
-    pub status: Status,
-    /// The lock's public state; `None`: the operation writes no state to the caller's result.
-    pub view: Option<View>,
-}
-
-impl OpResult {
-    /// A status without a state.
-    pub fn of(status: Status) -> Self {
-        Self { status, view: None }
-    }
-}
 
 /// The state of a lock as its client knows it (the C API's cached state).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -574,7 +505,7 @@ impl LockEntry {
         self.granted_at = self.granted_at.filter(|_| planted::is(Bug::GrantedAtKept));
         self.doubt = Doubt::None;
         self.lease.may_be_endless = false;
-        if self.lock_type == LockType::Rw {
+        if self.lease.by_arbiter {
             // the next hold has no lease unless the arbiter grants one
             (self.lease.time, self.lease.by_arbiter) = (Deadline::NEVER, false);
         }

@@ -68,7 +68,13 @@ impl LockEntry {
     /// Whether a lease is asked for, or the hold has one.
     #[inline(always)]
     pub fn has_lease(&self, op: Op) -> bool {
-        !self.is_on_word() || self.takes_leases && op.is_acquire() && !op.lease().is_endless()
+        self.lock_type != LockType::Rw || self.takes_leases && self.is_leased(op)
+    }
+
+    /// [`has_lease`](Self::has_lease) of a read-write lock whose acquires may ask for leases.
+    #[inline(never)]
+    fn is_leased(&self, op: Op) -> bool {
+        self.lease.by_arbiter || op.is_acquire() && !op.lease().is_endless()
     }
 
     /// The lease of the hold now counts by this clock.
@@ -148,9 +154,9 @@ impl LockEntry {
 
     /// Whether no decision of the operation depends on a clock: the last release of an atomic or a
     /// read-write lock.
-    #[inline]
+    #[inline(always)]
     pub fn is_timeless(&self, op: Op) -> bool {
-        self.needs_no_server_clock(op) && self.refs <= 1
+        matches!(op, Op::Unlock) && self.refs <= 1 && self.lock_type != LockType::Fair
     }
 
     /// Whether no decision of the operation depends on the server clock. This also includes a

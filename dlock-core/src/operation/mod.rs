@@ -529,7 +529,7 @@ impl Operation {
 }
 
 /// Whether a decision after an event needs the clock as read then; `last` is the last reading.
-#[inline]
+#[inline(always)]
 pub fn needs_clock(op: Op, entry: &LockEntry, last: Now) -> bool {
     let has_horizon = last.horizon_ns != u64::MAX;
     if planted::is(Bug::StaleClock) {
