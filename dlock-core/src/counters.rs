@@ -19,14 +19,14 @@ use crate::wire::status::Status;
 /// The side that counts events with a counter: client or primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
-    /// The client library.
+    /// The client library counts.
     Client,
-    /// The primary.
+    /// The primary counts.
     Primary,
-    /// Client and primary, each for itself.
+    /// Client and primary count, each for itself.
     Both,
-    /// Neither: the counter stays 0, as in the original, or because its event cannot happen in this
-    /// implementation.
+    /// Neither counts: the counter stays 0, as in UMDK DLock, or because its event cannot happen in
+    /// this implementation.
     Nobody,
 }
 
@@ -153,8 +153,8 @@ impl Counters {
 pub const TOLD_MAX: usize = 16;
 
 /// The counters that a client counts for the primary, in the order of its ledger. They count events
-/// that the client decides by itself on the primary's memory, and that the original's primary
-/// decided.
+/// that the client decides by itself on the primary's memory. In UMDK DLock, whose counters these
+/// are, the primary decided them.
 pub const TOLD: [Counter; 13] = [
     Counter::Again,
     Counter::AtomicTryLockFail,
@@ -181,7 +181,7 @@ impl Counter {
         TOLD.iter().position(|&counter| counter == self)
     }
 
-    /// The counter that the original's primary would have increased for an operation that this
+    /// The counter that a primary of UMDK DLock would have increased for an operation that this
     /// library's client has decided by itself. `mode`: the mode in which the operation asks for the
     /// lock, or held it.
     pub fn of_decision(lock_type: LockType, op: Op, mode: Mode, status: Status) -> Option<Self> {
@@ -199,8 +199,9 @@ impl Counter {
         }
     }
 
-    /// The counter for a release or extend of a lost hold. (Read-write locks cannot be extended;
-    /// the original does not count extends of fair locks.)
+    /// The counter for a release or an extend of a lost hold; `None`: UMDK DLock, whose counters
+    /// these are, has none. (Read-write locks cannot be extended, and UMDK DLock does not count
+    /// extends of fair locks.)
     fn of_loss(lock_type: LockType, op: Op, mode: Mode) -> Option<Self> {
         match (lock_type, mode, matches!(op, Op::Unlock)) {
             (LockType::Atomic, _, true) => Some(Self::AtomicUnlockFail),

@@ -135,8 +135,8 @@ struct Supervisor<'a> {
     is_given_up: bool,
     command: Option<Pid>,
     status: Option<ExitStatus>,
-    /// Whether the keeper has ended: then the primary may free the lock at once, before the lease
-    /// is over.
+    /// Whether the keeper, the process that holds the lock for this one, has ended or is about to.
+    /// Then the primary may free the lock at once, before the lease is over.
     is_alone: bool,
     /// Whether COMMAND has its own process group. On a terminal it has none, to keep the job
     /// control.

@@ -49,7 +49,8 @@ pub(crate) enum Next {
     Over,
 }
 
-/// The source of the events that a work watches.
+/// What the driver's thread watches for a [`Work`] that sleeps: an event there gives the work its
+/// turn early.
 pub(crate) enum Source {
     None,
     Control(ShutdownHandle, Watched),

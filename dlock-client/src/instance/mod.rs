@@ -119,8 +119,9 @@ pub struct Instance {
     table: Arc<Table>,
     link: ArcSwap<SessionState>,
     control: SharedControl,
-    /// The pulses of earlier sessions, with the primary's incarnation: operations may still be
-    /// under way on these sessions.
+    /// The horizons of earlier sessions on which operations may still be under way, each with the
+    /// primary's incarnation. If the primary ends what the client had in such a session, the
+    /// client makes the horizon over, so that no operation reports a hold that is lost.
     earlier: Mutex<Vec<(Epoch, Weak<Pulse>)>>,
     /// Closes the control connection without waiting for a call under way on it. `None` while the
     /// client looks for a primary, and after the client has left.

@@ -292,11 +292,13 @@ impl LockEntry {
         takes && self.is_on_word() && self.refs > 0
     }
 
-    /// Why the operation may not be decided from what the client remembers: as far as the client
-    /// can tell, its session is over, and the primary may have given the lock to another client.
-    /// `is_cut_off`: whether the [executor](crate::memory::exec::Executor::is_cut_off) says so, or
-    /// the horizon has passed; `refusal`: the executor's
-    /// [`refusal`](crate::memory::exec::Executor::refusal).
+    /// The status with which to refuse an operation that enters a hold without a lease again;
+    /// `None`: the operation may go on. The client would decide it from what it remembers, but such
+    /// a hold lasts only as long as the session: afterwards the primary may have given the lock to
+    /// another client. `is_cut_off`: whether the session's connection is
+    /// [gone](crate::memory::exec::Executor::is_cut_off), or the horizon has passed. `refusal`: why
+    /// the executor [refuses](crate::memory::exec::Executor::refusal) everything at present, if it
+    /// does.
     #[inline]
     pub fn unfounded(
         &self,

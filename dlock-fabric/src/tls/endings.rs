@@ -24,9 +24,9 @@ pub struct Ending {
     pub what: String,
     /// The file of the certificate or list.
     pub path: PathBuf,
-    /// The beginning of the validity, seconds since 1970.
+    /// The first second in which the certificate or list is valid, since 1970.
     since_s: u64,
-    /// The last second of the validity, since 1970.
+    /// The last second in which the certificate or list is valid, since 1970.
     pub at_s: u64,
     remedy: &'static str,
 }

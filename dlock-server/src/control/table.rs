@@ -277,8 +277,8 @@ mod tests {
         let mut permits: Vec<_> = (0..34).map(|_| table.permit(None).unwrap()).collect();
         permits.iter().for_each(ConnectionPermit::heard);
         assert!(table.permit(None).unwrap_err().contains("LimitNOFILE="));
-        // two connections become those of clients, and use the descriptors that were reserved for
-        // clients
+        // Two of the 34 connections become those of clients. The clients take 4 descriptors, which
+        // lowers the limit for other connections from 34 to 33. There are 32, so one more fits.
         files.set_taken(4);
         permits[..2].iter_mut().for_each(ConnectionPermit::becomes_clients);
         permits.push(table.permit(None).expect("one more, as there were"));

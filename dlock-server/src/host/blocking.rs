@@ -11,11 +11,14 @@ use dlock_fabric::os::named;
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use tokio::sync::oneshot;
 
-/// A runtime of one thread: the one that calls `block_on`. The first runtime of a process makes a
-/// pair of sockets for signals, and panics if it gets none: a panic hook must not abort here.
+/// A runtime of one thread: the one that calls `block_on`. `set` sets further options.
+///
+/// The first runtime of a process makes a pair of sockets for signals, and panics if the system
+/// refuses it. That panic is caught and returned as an error. So the process must not have a panic
+/// hook that aborts yet.
 ///
 /// # Errors
-/// The system refuses a descriptor; the error names the calls that make it.
+/// The system refuses a descriptor; the error names the calls that make descriptors.
 pub fn runtime(
     set: impl FnOnce(&mut RuntimeBuilder) -> &mut RuntimeBuilder,
 ) -> io::Result<Runtime> {

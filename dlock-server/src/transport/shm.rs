@@ -99,7 +99,8 @@ async fn may_map(users: &[u32], mut connection: Box<dyn Conn>) -> Option<Box<dyn
     }
 }
 
-/// Answers with the memory: the first frame carries its descriptors.
+/// Answers the client's request to attach. This first frame of the primary carries the descriptors
+/// of the memory that the client maps: the header, the lock slots and the client's ledger.
 fn welcome(
     line: &mut dyn Line,
     attached: &Attached,

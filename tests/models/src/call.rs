@@ -104,7 +104,8 @@ fn written(setup: &Setup, word: u64) -> u64 {
     }
 }
 
-/// The event that shows in the change of the word to `new`; `None`: none does.
+/// The [`Event`] to record when the arbiter, called for `what`, changes the lock's word to `new`;
+/// `None`: the change is none of the events. The word of a fair lock is `w1`, otherwise `w0`.
 fn event_of(state: &State, setup: &Setup, what: What, new: u64) -> Option<Event> {
     match setup.lock_type {
         LockType::Atomic => None,

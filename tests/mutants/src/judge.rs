@@ -86,7 +86,7 @@ struct Check {
     name: String,
     program: PathBuf,
     args: Vec<String>,
-    /// Seconds that it takes without a mutant.
+    /// How many seconds the program runs without a mutant.
     seconds: f64,
     /// The switches that it evaluates.
     reached: BTreeSet<u32>,

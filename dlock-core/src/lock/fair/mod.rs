@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The fair lock, client side.
+//! The fair lock, client side. `[…]`: one chain; d: the deadline in the ledger entry, until which
+//! the client may use its turn; `fence`: the word with the lap's number; ask: the arbiter is asked.
 //!
 //! ```text
-//!   take     [Ledger(claim until d), Faa(w0), Read(w1, fence)] ─ my turn, before d ─▶ held
-//!                         │                                   └ not yet ─▶ look, Wait, or EAGAIN
-//!                         └ a high number: no ticket ─▶ TakeTicket
-//!   look     [Ledger(later claim)?, Read(w1, fence)] ─ my turn, while the claim before ran ─▶ held
-//!                  ▲                                └ not yet ─▶ pause, park, or Wait
-//!                  └──────────────────────────────────────┘
-//!   extend   [Ledger(later claim), Read(w1, fence)] while the lease surely runs, else Extend
+//!   take     [Ledger(d), Faa(w0), Read(w1, fence)] ─ my turn, before d ─▶ held
+//!                         │                       └ not yet ─▶ look, ask Wait, or EAGAIN
+//!                         └ a high number: no ticket ─▶ ask TakeTicket
+//!   look     [Ledger(later d)?, Read(w1, fence)] ─ my turn, before the old d ─▶ held
+//!                  ▲                            └ not yet ─▶ pause, sleep on w1, or ask Wait
+//!                  └──────────────────────────────────┘
+//!   extend   [Ledger(later d), Read(w1, fence)] while the lease surely runs, else ask Extend
 //!   release  exclusive  [Cas(w1: nx + 1), Ledger(none)]
 //!            shared     Cas(w1: ns + 1), again from what was found; then Ledger(none)
-//!            told, late, or lost too often ─▶ Release
-//!   give up  Ledger(none), Abandon
+//!            told, late, or too many failed Cas ─▶ ask Release
+//!   give up  Ledger(none), ask Abandon
 //! ```
 //! * A client relies on a turn that one of its own operations has shown, until the deadline that
 //!   its ledger had before that operation was posted. A later deadline counts if its write is known
 //!   to be complete while the earlier deadline surely runs. Otherwise the arbiter decides.
-//! * The ledger entry has a new stamp for each ticket. The entry is not *none* as long as anything
-//!   of a ticket can still take effect: the lanes (ticket counters) start again only when all
-//!   entries are *none*.
-//! * A word with `told` (a client sleeps at the arbiter) is changed by the arbiter alone.
-//! * A release whose compare-and-swap found its own turn, while the lease surely ran, is a success
-//!   in any case. Its chain has already written *none*, so the arbiter may have passed the number,
-//!   and may refuse a second chain.
+//! * Each ticket has a new stamp in its ledger entry. The entry is not *none* while an operation of
+//!   the ticket can still take effect: a new lap (ticket counters reset) needs all entries *none*.
+//! * While `told` is set in `w1` (a client waits at the arbiter), only the arbiter changes `w1`.
+//! * If the compare-and-swap of a release fails, but finds its own turn (a shared one: while the
+//!   lease surely runs), a refusal by the arbiter counts as success. So does a turn that a second
+//!   compare-and-swap finds passed on, if the first chain has written *none*.
 
 mod release;
 mod reply;

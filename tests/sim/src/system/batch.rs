@@ -322,7 +322,8 @@ impl Sys {
         self.batch_arrived(c);
     }
 
-    /// Looks at the outcomes together, when all have come. Returns `true` if the batch is over.
+    /// Hands the outcomes of all chains to the batch, when all have come. Always returns `false`:
+    /// the batch is not over, because its next effects are executed after that.
     fn batch_executed(&mut self, c: usize, run: &mut BatchRun) -> bool {
         if run.posts.iter().any(|post| post.outcome.is_none()) {
             return false;
