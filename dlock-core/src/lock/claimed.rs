@@ -209,8 +209,8 @@ impl LockEntry {
         let claimed = (self.lease.until_ns, self.lease.runs_until_ns);
         self.is_judged_by(&now);
         // without an end the successor keeps it as a hold without a lease
-        self.lease.by_arbiter = self.lock_type == LockType::Rw && !deadline.is_never();
-        self.lease.time = deadline;
+        self.lease.by_arbiter &= !deadline.is_never();
+        self.lasts_until(deadline);
         (self.lease.until_ns, self.lease.runs_until_ns) = claimed;
         let shown = self.shown(deadline);
         match &mut self.cache {

@@ -357,7 +357,8 @@ fn granted_by_arbiter(
     match m.is_reentry(e) || !m.is_acquire() {
         true => e.goes_on(deadline, m.lease(), now),
         false => {
-            (e.lease.by_arbiter, e.lease.time) = (e.has_lease(m.op), deadline);
+            e.lease.by_arbiter = e.has_lease(m.op);
+            e.lasts_until(deadline);
             e.is_judged_by(now);
         }
     }

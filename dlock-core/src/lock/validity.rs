@@ -93,7 +93,13 @@ impl LockEntry {
         if lease.is_none() && deadline == self.lease.time {
             self.lease.runs_until_ns = runs_until_ns;
         }
-        self.lease.time = deadline;
+        self.lasts_until(deadline);
+    }
+
+    /// Sets the deadline of the hold. A hold of a read-write lock that the arbiter does not keep has
+    /// none, whatever an answer says.
+    pub(super) fn lasts_until(&mut self, deadline: Deadline) {
+        self.lease.time = if self.is_on_word() { Deadline::NEVER } else { deadline };
     }
 
     /// Whether the lease of the hold was judged by a server clock that has turned out to be wrong

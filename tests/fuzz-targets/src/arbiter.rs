@@ -112,8 +112,8 @@ impl World {
         // shortly before they end
         let lanes = [0, FAIR_DIVERT - 2, FAIR_LANE_END - 2][usize::from(choice >> 1 & 3).min(2)];
         if let Some(slot) = world.slot_of(LockType::Fair) {
-            let taken = TakenWord::new().with_mx(lanes).with_ms(lanes).into_bits();
-            let turn = TurnWord::new().with_nx(lanes).with_ns(lanes).into_bits();
+            let taken = TakenWord::new().with_mx(lanes).with_ms(lanes.max(1)).into_bits();
+            let turn = TurnWord::new().with_nx(lanes).with_ns(lanes.max(1)).into_bits();
             for (word, value) in [(Word::W0, taken), (Word::W1, turn)] {
                 world.memory.set(WordAddr::new(slot, word), value);
             }
@@ -468,6 +468,8 @@ impl World {
                 let exclusive = matches!(
                     request,
                     Request::Wait { mode: Mode::Exclusive, .. }
+                        | Request::Steal { mode: Mode::Exclusive, .. }
+                        | Request::Extend { mode: Mode::Exclusive, .. }
                         | Request::Confirm { mode: Mode::Exclusive, .. }
                 );
                 if is(LockType::Rw as usize) {

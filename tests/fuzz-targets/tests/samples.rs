@@ -20,7 +20,7 @@ const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
     ("control request", 13),
     ("control reply", 10),
-    ("request", 14),
+    ("request", 15),
     ("reply", 7),
     ("word_op", 5),
     ("outcome", 3),

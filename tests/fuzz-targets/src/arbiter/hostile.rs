@@ -41,9 +41,11 @@ impl World {
         let mode = if shared { Mode::Shared } else { Mode::Exclusive };
         let Some(slot) = self.slot_of(lock_type) else { return };
         let addr = WordAddr::new(slot, Word::W0);
-        self.memory.set(addr, 0); // not every lane has room for an addition
+        // not every lane has room for an addition
+        self.memory.set(addr, 0);
         if lock_type == LockType::Fair {
-            self.memory.set(WordAddr::new(slot, Word::W1), 0);
+            self.memory.set(addr, TakenWord::START.into_bits());
+            self.memory.set(WordAddr::new(slot, Word::W1), TurnWord::START.into_bits());
         }
         let me = self.clients[HOLDER].as_ref().map_or(0, |known| known.client.get());
         let ticket = match (lock_type, mode) {
