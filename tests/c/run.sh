@@ -469,7 +469,7 @@ if [ -z "${VALGRIND:-}${TLS:-}${FABRIC:-}" ]; then
     done
     test_case library/declares/c count_is dlock_client_api.h 30
     test_case library/declares/s count_is dlock_server_api.h 6
-    test_case library/declares/modern count_is dlock.h 36
+    test_case library/declares/modern count_is dlock.h 37
     test_case library/symbols/c symbols_are libdlockc.so.0 $(declared_in dlock_client_api.h) \
         $(declared_in dlock.h)
     test_case library/versions versions_are libdlockc.so.0 dlock.h DLOCK_API_1
