@@ -193,6 +193,31 @@ fn a_future_that_is_renewed_stays_held() {
     }
 }
 
+/// The driver ends the acquires of futures, so it may wait for none when it begins a renewal.
+#[test]
+fn futures_that_share_a_renewed_hold_do_not_stop_the_driver() {
+    let server = server();
+    for fabric in fabrics() {
+        let mine = client(&server, fabric);
+        for lock_type in [LockType::Rw, LockType::Fair] {
+            let name = format!("shared {fabric:?} {lock_type:?}");
+            let shared = |nth: u64| {
+                let held = lock(&mine, &name, lock_type);
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                for round in 0..200 {
+                    let lease = LEASE + Duration::from_millis(100 * nth + round);
+                    let acquire = held.acquire(S).lease(lease).renew(Renew::new());
+                    let guard = runtime.block_on(async { acquire.await });
+                    let guard = guard.unwrap_or_else(|error| panic!("{name}: {error}"));
+                    guard.unlock().unwrap_or_else(|error| panic!("{name}: {error}"));
+                }
+            };
+            let shared = &shared;
+            thread::scope(|scope| (0..3).for_each(|nth| _ = scope.spawn(move || shared(nth))));
+        }
+    }
+}
+
 #[test]
 fn a_grant_that_its_program_takes_late_is_renewed_from_the_grant_on() {
     let server = server();

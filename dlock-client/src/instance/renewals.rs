@@ -19,6 +19,7 @@ use super::guards::Attempt;
 use super::waits::{is_ready, GuardWait, LOOK_AGAIN_NS};
 use super::{code, Instance};
 use crate::driver::renewals::{Renew, Renewed};
+use crate::execute::DATA_WAIT_NS;
 use crate::table::{Busy, ClientLock, LockSlotIndex};
 
 /// Whether the lock slot still has the hold with this number.
@@ -27,7 +28,8 @@ pub(super) fn has_hold(held: &ClientLock, lock: LockId, hold: u64) -> bool {
 }
 
 impl Instance {
-    /// From now on renews the hold with this number, each time for this lease.
+    /// From now on renews the hold with this number, each time for this lease. The driver may call
+    /// this, so it waits for no operation on the lock: the driver may be the one to end it.
     pub(crate) fn renew_guard(
         &self,
         lock: LockId,
@@ -35,16 +37,15 @@ impl Instance {
         lease: Lease,
         terms: &Renew,
     ) -> Status {
-        match self.of_guard(lock, hold) {
-            Ok((_lock_slot, mut guard, _)) => {
-                if let Some(held) = guard.as_mut() {
-                    let now = held.clock_of_deadline();
-                    held.entry.renews(lease, terms.max_ns(), now);
-                }
-                Status::Success
-            }
-            Err(status) => self.left_or(status),
-        }
+        let opened = self.opened(lock, boot_ns() + DATA_WAIT_NS);
+        let renewed = opened.and_then(|(_lock_slot, mut guard)| {
+            let held = guard.as_mut().filter(|held| has_hold(held, lock, hold));
+            let held = held.ok_or(Status::AlreadyUnlocked)?;
+            let now = held.clock_of_deadline();
+            held.entry.renews(lease, terms.max_ns(), now);
+            Ok(Status::Success)
+        });
+        renewed.unwrap_or_else(|status| self.left_or(status))
     }
 
     /// What the driver has to do now for a hold that is renewed, or that has listeners.
