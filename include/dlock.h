@@ -339,8 +339,9 @@ dlock_error dlock_hold_extend(dlock_hold hold, uint64_t lease_ms, uint64_t timeo
  * renewal, generation and events go on; the token becomes that of the readers
  * (dlock_hold_get_info()). A shared hold stays one.
  *   As dlock_hold_extend(); DLOCK_E_INVALID  an atomic lock has no shares
- *   DLOCK_E_DISCONNECTED, DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED: it counts as shared from then on;
- *   the next call with the hold asks what became of it */
+ *   DLOCK_E_DISCONNECTED, DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED: it counts as shared from then on,
+ *   unless dlock_hold_get_info() says exclusive: it had not begun. The next call with the hold asks
+ *   what became of it */
 dlock_error dlock_hold_downgrade(dlock_hold hold, uint64_t timeout_ns, dlock_cancel cancel);
 
 /* Asks whether the lock is still held; without a lease the client knows it until its horizon.

@@ -87,6 +87,29 @@ static void of_an_atomic_lock(int port)
     OK(dlock_client_leave(client, AMPLE, NONE));
 }
 
+/* The mode that is told after a downgrade whose time is over stays: it does not begin later. */
+static void out_of_time(int port)
+{
+    dlock_client client = open_client(port);
+    dlock_lock lock = open_lock(client, "late", DLOCK_TYPE_READ_WRITE);
+    dlock_hold_info then, later;
+
+    DLOCK_INIT(&then);
+    DLOCK_INIT(&later);
+    for (int us = 0; us < 300; ++us) {
+        dlock_hold hold = must_hold(lock, NULL);
+
+        if (dlock_hold_downgrade(hold, DLOCK_US(us / 2), NONE) == DLOCK_E_TIMED_OUT) {
+            OK(dlock_hold_get_info(hold, &then));
+            sleep_seconds(0.005);
+            OK(dlock_hold_get_info(hold, &later));
+            EQ(later.mode, then.mode);
+        }
+        OK(dlock_release(hold, AMPLE, NONE));
+    }
+    OK(dlock_client_leave(client, AMPLE, NONE));
+}
+
 int main(void)
 {
     int port = free_port();
@@ -97,6 +120,7 @@ int main(void)
     downgrade(port, DLOCK_TYPE_READ_WRITE);
     downgrade(port, DLOCK_TYPE_FAIR);
     of_an_atomic_lock(port);
+    out_of_time(port);
     dserver_lib_deinit();
     return conclusion("modern_downgrade");
 }

@@ -198,7 +198,8 @@ pub unsafe extern "C" fn dlock_hold_get_info(
     })
 }
 
-/// Runs an operation that does not end the hold.
+/// Runs an operation that does not end the hold. One that has not begun when the call ends never
+/// begins, so what the program then learns of the hold stays true.
 fn on(
     hold: dlock_hold,
     timeout_ns: u64,
@@ -209,7 +210,7 @@ fn on(
     let held = handles::find::<Arc<Held>>(hold.id)?;
     let for_thread = until.clone();
     let work = move || match for_thread.write(&held)?.as_mut() {
-        Some(guard) => act(guard).map_err(Failure::from),
+        Some(guard) => for_thread.goes_on().and_then(|()| Ok(act(guard)?)),
         None => Err(Failure::of(DLOCK_E_HANDLE)),
     };
     in_time(&until, OPERATION_WAIT, work, drop)
