@@ -284,10 +284,10 @@ enum {
 /* dlock_acquire_options.flags */
 enum {
     DLOCK_TRY = 1,  /* do not wait for other holders: DLOCK_E_HELD */
-    DLOCK_RENEW = 2 /* the library renews the lease until the hold is released, and with it other
-                     * shared holds of this client; also over a failover. If it cannot, the hold is
-                     * DLOCK_E_LOST shortly before the lease ends. A lease that is renewed says
-                     * nothing of whether the program goes on */
+    DLOCK_RENEW = 2 /* the library renews the lease until the hold is released; of shared holds of
+                     * this client that overlap, until the last of them is. Also over a failover. If
+                     * it cannot, the hold is DLOCK_E_LOST shortly before the lease ends. A lease that
+                     * is renewed says nothing of whether the program goes on */
 };
 
 typedef struct dlock_acquire_options {
