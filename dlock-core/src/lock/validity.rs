@@ -96,8 +96,8 @@ impl LockEntry {
         self.lasts_until(deadline);
     }
 
-    /// Sets the deadline of the hold. A hold of a read-write lock that the arbiter does not keep has
-    /// none, whatever an answer says.
+    /// Sets the deadline of the hold. A hold of a read-write lock that the arbiter does not keep
+    /// has none, whatever an answer says.
     pub(super) fn lasts_until(&mut self, deadline: Deadline) {
         self.lease.time = if self.is_on_word() { Deadline::NEVER } else { deadline };
     }

@@ -11,8 +11,8 @@ const SCHEDULES: u64 = 3_000;
 fn no_schedule_violates_a_property_and_every_action_meets_every_fault() {
     let mut coverage = Coverage::new();
     let (mut grants, mut objects) = (0, 0);
-    // the last seeds: a batch extends leases while its primary crashes, and while the certificate of
-    // its client is revoked
+    // the last seeds: a batch extends leases while its primary crashes, and while the certificate
+    // of its client is revoked
     for seed in (1..=SCHEDULES).chain([6_184, 17_195]) {
         let run = system::run("all", seed, Bugs::default(), false).expect("the scenario");
         assert_eq!(run.violation, None, "sim --seed {seed} --schedules 1 --trace");
