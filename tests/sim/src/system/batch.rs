@@ -122,6 +122,7 @@ impl Sys {
             if unlocks >= refs as usize && unlocks > 0 {
                 let who = self.who(c);
                 self.oracle.ended(l, who);
+                self.thread(c, l).renewed.ends(true);
                 self.thread(c, l).listener.ends(true);
             }
             self.thread(c, l).action = action;

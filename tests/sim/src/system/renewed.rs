@@ -23,8 +23,9 @@ use super::state::{Doing, Ev, Goal, Life, Sys};
 
 /// Time between two looks at a hold, nanoseconds.
 const LOOK_NS: u64 = 50_000_000;
-/// If a client's holds were not looked at for longer than this, the client was stopped.
-const GAP_NS: u64 = 3 * LOOK_NS;
+/// If a hold was not looked at for longer than so many times between two looks, its client was
+/// stopped.
+const GAP_LOOKS: u64 = 3;
 /// Of a thousand programs that have a hold renewed, those that set a time beyond which no renewal
 /// begins.
 const BOUNDED: u32 = 200;
@@ -140,7 +141,7 @@ impl Sys {
         let is_idle = matches!(self.thread(c, l).doing, Doing::Idle);
         let (at, is_well) = (self.now, self.is_well(c, l) && is_idle);
         let renewed = &mut self.thread(c, l).renewed;
-        if !is_well || at > renewed.looked + GAP_NS {
+        if !is_well || at > renewed.looked + GAP_LOOKS * renewed.look_ns() {
             renewed.ill = at;
         }
         renewed.looked = at;
