@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use dlock_core::clock::{Lease, Now};
 use dlock_core::ids::LockId;
-use dlock_core::lock::{TimeOut, View};
+use dlock_core::lock::{OpResult, TimeOut, View};
 use dlock_core::operation::lease;
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
@@ -144,14 +144,7 @@ impl<K: Keep> Hold<K> {
     fn extend_by(&mut self, lease: Lease) -> Result<(), Error> {
         let instance = self.keep.instance();
         let result = instance.extend_guard(self.lock, self.number, self.mode, lease);
-        match result.status {
-            Status::Success => {
-                self.view = result.view;
-                Ok(())
-            }
-            Status::Invalid => Err(Error::Lost), // an earlier call has learnt that the hold is lost
-            status => Err(Error::of_holder(status)),
-        }
+        self.goes_on(result)
     }
 
     fn downgrade(&mut self) -> Result<(), Error> {
@@ -162,6 +155,11 @@ impl<K: Keep> Hold<K> {
         if is_shared {
             self.mode = Mode::Shared;
         }
+        self.goes_on(result)
+    }
+
+    /// Takes the state of a hold that goes on from the result of an operation on it.
+    fn goes_on(&mut self, result: OpResult) -> Result<(), Error> {
         match result.status {
             Status::Success => {
                 self.view = result.view;
