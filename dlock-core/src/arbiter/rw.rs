@@ -368,7 +368,8 @@ fn enter(ctx: &mut Ctx<'_>, state: &mut LockState, to: &Waiter, word: u64) {
     ctx.granted(to.caller, to.mode, word, until, None);
 }
 
-/// Ends what is over, recounts if the count is suspect, and grants from the head of the queue.
+/// Ends the holds whose leases are over, recounts the readers if the count is suspect, and grants
+/// the lock to the clients at the head of the queue.
 pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     end_leases(ctx, state);
     recount_and_grant(ctx, state);

@@ -11,7 +11,7 @@ use dlock_fabric::os::named;
 use tokio::runtime::{Builder as RuntimeBuilder, Runtime};
 use tokio::sync::oneshot;
 
-/// A runtime of one thread: the one that calls `block_on`. `set` sets further options.
+/// Creates a runtime that runs on the thread that calls `block_on`. `set` sets further options.
 ///
 /// The first runtime of a process makes a pair of sockets for signals, and panics if the system
 /// refuses it. That panic is caught and returned as an error. So the process must not have a panic

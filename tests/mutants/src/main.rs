@@ -128,7 +128,7 @@ fn all(args: &Args) -> Result<bool, String> {
     Ok(report(args, &selection, &equivalent, &results))
 }
 
-/// Finds the listed mutants in their files, and draws those that are to be judged.
+/// Finds the listed mutants in their files, and draws a sample of them for testing.
 fn select(args: &Args) -> Result<Selection, String> {
     let text = std::fs::read_to_string(&args.listing).map_err(|e| format!("the listing: {e}"))?;
     let mut by_file: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -274,7 +274,7 @@ fn run(
     Ok(())
 }
 
-/// Prints the table. Returns whether the survivors are those that equivalent.txt names.
+/// Prints the table. Returns whether the surviving mutants are those that equivalent.txt names.
 fn report(
     args: &Args,
     selection: &Selection,

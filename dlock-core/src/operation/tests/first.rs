@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A first effect and an [`Operation`], side by side: the same chains, ledger entries, requests,
-//! results and readings of the clock, whatever is found on the way.
+//! Runs each operation twice, by its first effect and by an [`Operation`]. Both must make the same
+//! chains, ledger entries, requests, results and clock readings, whatever the words contain.
 
 use super::super::{ended_by, needs_clock};
 use super::*;

@@ -105,10 +105,10 @@ fn configured(verbs: bool, port: u16, state_file: Option<PathBuf>) -> ServerConf
     ServerConfig { port, verbs, absent_grace, state_file, tls, ..Default::default() }
 }
 
-/// The wall clock minus CLOCK_MONOTONIC. A primary's clock starts with this.
+/// The wall clock minus CLOCK_BOOTTIME. A primary's clock starts with this.
 fn offset_ns() -> u64 {
     let wall = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-    // of several readings, the one that was interrupted least counts
+    // read several times, and use the reading that took the shortest time
     let read = || {
         let (before, wall, after) = (boot_ns(), wall(), boot_ns());
         let wall_ns = u64::try_from(wall.as_nanos()).expect("before 2500");

@@ -73,7 +73,7 @@ enum Way {
 }
 const WAYS: [Way; 4] = [Way::Lock, Way::Try, Way::Async, Way::Batch];
 
-/// What is done with the lock while it is held.
+/// The work of a program while it holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Idle,

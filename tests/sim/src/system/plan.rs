@@ -200,7 +200,7 @@ pub struct Plan {
     pub renewed: u32,
     /// Whether programs listen to events of their holds.
     pub listens: bool,
-    /// Of a thousand actions on an exclusive hold, those that make it a share.
+    /// How many of a thousand actions on an exclusive hold are downgrades.
     pub downgrades: u32,
     /// The numbers with which the lanes of fair locks begin.
     pub lanes: (u32, u32),

@@ -29,7 +29,7 @@ const GAP_LOOKS: u64 = 3;
 /// Of a thousand programs that have a hold renewed, those that set a time beyond which no renewal
 /// begins.
 const BOUNDED: u32 = 200;
-/// Of a thousand due renewals, those that the program declines.
+/// How many of a thousand due renewals the program declines.
 const DECLINED: u32 = 20;
 
 /// The renewal that a thread's program has asked for.

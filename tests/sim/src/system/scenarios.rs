@@ -60,7 +60,7 @@ pub struct Scenario {
     pub(super) renewed: u32,
     /// Whether programs listen to events of their holds.
     pub(super) listens: bool,
-    /// Of a thousand actions on an exclusive hold, those that make it a share.
+    /// How many of a thousand actions on an exclusive hold are downgrades.
     pub(super) downgrades: u32,
 }
 
