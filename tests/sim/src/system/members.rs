@@ -357,6 +357,7 @@ impl World {
         // the server would let the client wait; in the simulator the client repeats its request
         let Opened::Admitted(admitted) = opened? else { return Err(Status::ServerNoResource) };
         let id = admitted.client;
+        self.sys.law.of.insert(id, c as u8);
         if !is_member && self.sys.has_no_memory() {
             self.handle(Event::NoMemory { client: id, is_new });
             return Err(Status::ServerNoResource);

@@ -9,6 +9,8 @@
 //!    └ SIGHUP now and then; none at the end    and a quota is neither passed nor cut short
 //! ```
 
+use std::collections::BTreeMap;
+
 use dlock_core::clock::Deadline;
 use dlock_core::ids::{ClientId, Identity, Slot};
 use dlock_core::lock::Op;
@@ -40,6 +42,9 @@ pub(crate) struct Law {
     version: u32,
     /// The locks that each client has got at this primary.
     got: Vec<(ClientId, usize)>,
+    /// The client of the simulator that each client id was given to. A member without a session
+    /// has one too: its primary had no memory for the session.
+    pub(super) of: BTreeMap<ClientId, u8>,
 }
 
 /// The identity in a client's certificate.
@@ -56,6 +61,11 @@ impl Law {
         let name = name(identity);
         let is_for = move |rule: &&Rule| rule.names.iter().any(|n| *n == name || n == ANY_NAME);
         self.rules.iter().filter(is_for)
+    }
+
+    /// Whether a client id was given to a client with the certificate of client `c`.
+    fn is_of(&self, id: ClientId, c: usize) -> bool {
+        self.of.get(&id).is_some_and(|&client| identity(client.into()) == identity(c))
     }
 
     fn gives(&self, c: usize, right: Right, of: &[u8]) -> bool {
@@ -227,10 +237,7 @@ impl World {
             return;
         }
         let lives = |state| !matches!(state, State::Undoing | State::Ending(Ending::All(_)));
-        let is_of = |id: ClientId| {
-            let mut sessions = self.sys.sessions.iter().chain(&self.prepared);
-            sessions.any(|s| s.id == id && identity(s.client.into()) == identity(c))
-        };
+        let is_of = |id| self.sys.law.is_of(id, c);
         let members = self.states();
         let has = members.iter().filter(|&&(id, state)| lives(state) && is_of(id)).count();
         let max = self.sys.law.bound(c, |quotas| quotas.clients_max);
@@ -278,10 +285,7 @@ impl World {
             let ends = matches!(state, None | Some(State::Undoing | State::Ending(Ending::All(_))));
             with_ending || !ends
         };
-        let is_of = |id: ClientId| {
-            let mut sessions = self.sys.sessions.iter().chain(&self.prepared);
-            sessions.any(|s| s.id == id && identity(s.client.into()) == identity(c))
-        };
+        let is_of = |id| self.sys.law.is_of(id, c);
         let got = self.sys.law.got.iter().filter(|&&(id, _)| is_of(id) && lives(id));
         got.count()
     }
