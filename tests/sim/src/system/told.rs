@@ -12,7 +12,7 @@ use dlock_core::wire::status::Status;
 
 use super::clock::Clock;
 use super::plan::Fault;
-use super::state::{code, Sys};
+use super::state::{code, Doing, Sys};
 
 /// How much longer a claimed lease may last by a result, because the clocks drift apart from the
 /// claim on.
@@ -203,7 +203,9 @@ impl Sys {
     ) -> Result<(), String> {
         let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
         let has_lease = time_out.is_some_and(|time_out| time_out < Deadline::NEVER);
-        match !has_lease && now.local_ns >= t.horizon_ns {
+        // decided in a session without a horizon, which was replaced while the share was noted
+        let is_noted = matches!(t.doing, Doing::Writes(..)) && t.last_now.horizon_ns == u64::MAX;
+        match !has_lease && !is_noted && now.local_ns >= t.horizon_ns {
             true => Err(format!(
                 "horizon: client {c} is told at {} that it holds lock {l}, and its horizon was {}",
                 now.local_ns, t.horizon_ns
