@@ -309,7 +309,8 @@ impl Instance {
     /// has no token.
     pub(crate) fn token_of_guard(&self, lock: LockId, hold: u64) -> Option<Token> {
         let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
-        guard.as_ref()?.entry.token()
+        let held = guard.as_ref()?;
+        held.entry.token().filter(|_| !held.entry.is_known_over(held.clock_of_deadline()))
     }
 
     /// The fencing token of this client's hold of the lock, as far as the client knows it; `None`:
