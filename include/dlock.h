@@ -307,8 +307,8 @@ typedef struct dlock_hold_info {
     uint64_t token;             /* the fencing token; 0: none, or the hold is known to be over */
     uint64_t generation;        /* differs from that of earlier and later holds of the lock by this
                                  * client; shared holds that overlap have the same */
-    uint64_t lease_end_unix_ms; /* on the primary's clock, as last granted: when the last sixteenth
-                                 * of a second of the lease begins. 0: no lease;
+    uint64_t lease_end_unix_ms; /* on the primary's clock, as last granted or renewed: when the last
+                                 * sixteenth of a second of the lease begins. 0: no lease;
                                  * UINT64_MAX: it does not end */
 } dlock_hold_info;
 

@@ -102,6 +102,12 @@ impl<K: Keep> Hold<K> {
         }
     }
 
+    fn lease_end_ms(&self) -> Option<u64> {
+        let granted = self.lease_end()?;
+        let known = self.keep.instance().lease_end_of_guard(self.lock, self.number);
+        Some(known.unwrap_or(granted).millis())
+    }
+
     /// Whether the program may still be given this hold: the primary granted it at the clock
     /// reading `read`, on the session of this pulse.
     pub(crate) fn may_be_told(&self, read: Now, pulse: &Pulse) -> bool {
@@ -213,11 +219,14 @@ impl Guard<'_> {
         self.0.mode
     }
 
-    /// The end of the lease in milliseconds since 1970 on the server clock, as last granted: when
-    /// its last sixteenth of a second begins. `None`: a hold of a read-write lock without a lease.
-    /// `u64::MAX`: it does not end.
+    /// The end of the lease in milliseconds since 1970 on the server clock, as last granted or
+    /// renewed: when its last sixteenth of a second begins. `None`: a hold of a read-write lock
+    /// without a lease. `u64::MAX`: it does not end.
+    ///
+    /// # Latency
+    /// As [`token`](Self::token).
     pub fn lease_end_ms(&self) -> Option<u64> {
-        self.0.lease_end().map(TimeOut::millis)
+        self.0.lease_end_ms()
     }
 
     /// The fencing token of the hold: a number from 1 to 2⁶³ − 1, which the program passes with
@@ -327,7 +336,7 @@ impl OwnedGuard {
 
     /// As [`Guard::lease_end_ms`].
     pub fn lease_end_ms(&self) -> Option<u64> {
-        self.0.lease_end().map(TimeOut::millis)
+        self.0.lease_end_ms()
     }
 
     /// As [`Guard::token`].

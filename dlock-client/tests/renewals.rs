@@ -61,6 +61,20 @@ fn each(test: &str, check: impl Fn(&str, FabricChoice, LockType, Mode) + Sync) {
 }
 
 #[test]
+fn the_end_of_the_lease_that_a_guard_tells_moves_with_its_renewals() {
+    let server = server();
+    each("told end", |name, fabric, lock_type, mode| {
+        let client = client(&server, fabric);
+        let lock = lock(&client, name, lock_type);
+        let guard =
+            lock.acquire(mode).lease(LEASE).renew(Renew::new()).wait(Wait::No).guard().unwrap();
+        let first_ms = guard.lease_end_ms().unwrap();
+        eventually(60, "it is renewed", || guard.lease_end_ms() >= Some(first_ms + 500));
+        assert!(guard.unlock().is_ok());
+    });
+}
+
+#[test]
 fn a_hold_is_renewed_until_its_guard_ends_and_no_longer() {
     let server = server();
     each("renewed", |name, fabric, lock_type, mode| {

@@ -53,6 +53,22 @@ fn exclusive_tokens_strictly_increase_among_clients_and_over_the_end_of_the_lock
 }
 
 #[test]
+fn a_hold_that_is_known_to_be_over_tells_no_token() {
+    const LEASE: Duration = Duration::from_millis(500);
+    let server = server();
+    for fabric in fabrics() {
+        for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
+            let client = client(&server, fabric);
+            let lock = client.lock_with_tokens(format!("over {lock_type:?}"), lock_type).unwrap();
+            let guard = lock.acquire(X).lease(LEASE).guard().unwrap();
+            assert!(guard.token().is_some());
+            eventually(20, "the lease ends", || guard.is_known_lost());
+            assert_eq!(guard.token(), None, "{fabric:?} {lock_type:?}");
+        }
+    }
+}
+
+#[test]
 fn tokens_increase_where_the_lock_is_handed_over_to_a_client_that_waits() {
     let server = server();
     for fabric in fabrics() {

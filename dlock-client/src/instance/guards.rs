@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use dlock_core::clock::Lease;
 use dlock_core::ids::LockId;
-use dlock_core::lock::{EntryState, Op, OpResult};
+use dlock_core::lock::{EntryState, Op, OpResult, TimeOut};
 use dlock_core::operation::Bounds;
 use dlock_core::session::Call;
 use dlock_core::token::Token;
@@ -309,7 +309,15 @@ impl Instance {
     /// has no token.
     pub(crate) fn token_of_guard(&self, lock: LockId, hold: u64) -> Option<Token> {
         let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
-        guard.as_ref()?.entry.token()
+        let held = guard.as_ref()?;
+        held.entry.token().filter(|_| !held.entry.is_known_over(held.clock_of_deadline()))
+    }
+
+    /// The end of this hold's lease, as this client knows it now; `None`: the hold is over, or
+    /// another thread uses the lock for long.
+    pub(crate) fn lease_end_of_guard(&self, lock: LockId, hold: u64) -> Option<TimeOut> {
+        let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
+        Some(guard.as_ref()?.entry.lease_end())
     }
 
     /// The fencing token of this client's hold of the lock, as far as the client knows it; `None`:

@@ -111,7 +111,7 @@ impl Instance {
             slot.changed.notify_all();
             return over;
         }
-        if !is_ready(&guard) {
+        if !is_ready(&mut wait.asked, &guard) {
             return wait.is_put_off();
         }
         let Some(held) = guard.as_mut() else { return over };

@@ -31,8 +31,7 @@ use crate::driver::heartbeat::Pulse;
 use crate::execute::{advance, answered, bounds_of, Advanced, Asked, Chains, DATA_WAIT};
 use crate::table::{Busy, LockSlot, LockSlotGuard, LockSlotIndex, Turn};
 
-/// After how long a lock slot, a clock or an executor that is in use is looked at again,
-/// nanoseconds.
+/// After how long a lock slot, clock or executor in use is looked at again, nanoseconds.
 pub(crate) const LOOK_AGAIN_NS: u64 = 2_000_000;
 /// After how long an acquire that has no primary looks for one again, nanoseconds.
 const AWAY_LOOK_NS: u64 = 20_000_000;
@@ -55,6 +54,8 @@ pub(crate) struct GuardWait {
     stage: Stage,
     /// Whether a lock slot, a clock or an executor that this wait needs is in use just now.
     is_busy: bool,
+    /// The executor that was asked for the time: the driver listens for the answer.
+    pub(super) asked: Option<Arc<dyn Executor>>,
     /// Whether the future was dropped, so that nothing wants the result.
     is_cancelled: bool,
     /// The clock reading, and the session's pulse, by which the result was decided.
@@ -154,6 +155,7 @@ impl GuardWait {
             purpose: Purpose::Take,
             stage: Stage::New,
             is_busy: false,
+            asked: None,
             is_cancelled: false,
             read: None,
             had_ticket: false,
@@ -219,22 +221,19 @@ impl GuardWait {
     /// answer it waits for.
     pub(crate) fn waits_for(&self, now_ns: u64) -> (u64, Option<&Arc<dyn Executor>>) {
         let until_ns = match &self.stage {
-            Stage::Under(under) => {
-                let is_untold =
-                    matches!(&under.awaits, Awaits::Outcome { exec, .. } if exec.is_one_sided());
-                if is_untold {
+            Stage::Under(under) => match &under.awaits {
+                Awaits::Outcome { exec, .. } if exec.is_one_sided() => {
                     under.until_ns.min(now_ns + CHAIN_LOOK_NS)
-                } else {
-                    under.until_ns
                 }
-            }
+                _ => under.until_ns,
+            },
             Stage::Away { .. } => now_ns + AWAY_LOOK_NS,
             Stage::Queued { until_ns, .. } => self.until_ns.min(*until_ns),
             _ => self.until_ns,
         };
         let exec = match &self.stage {
             Stage::Under(under) => Some(under.awaits.exec()),
-            _ => None,
+            _ => self.asked.as_ref(),
         };
         (if self.is_busy { until_ns.min(now_ns + LOOK_AGAIN_NS) } else { until_ns }, exec)
     }
@@ -269,7 +268,7 @@ impl Instance {
     /// Goes on as far as possible without waiting for a turn or an answer. Returns the result, if
     /// there is one by now. `tasks` is nudged when another call may bring the wait further.
     pub(crate) fn advance_wait(&self, wait: &mut GuardWait, tasks: &Arc<Tasks>) -> Option<Attempt> {
-        wait.is_busy = false;
+        (wait.is_busy, wait.asked) = (false, None);
         let Some(watch) = self.watch() else { return self.advance_here(wait, tasks) };
         match wait.stage {
             Stage::Away { attempt, .. } if wait.is_cancelled => return Some(attempt),
@@ -334,9 +333,9 @@ impl Instance {
         let is_late = || boot_ns() >= wait.until_ns;
         let refused = match self.may_begin(&mut guard, wait, turn) {
             _ if wait.is_cancelled => Some(Status::Fail),
-            Ok(true) if !is_ready(&guard) && wait.has_no_time() => Some(Status::BadResponse),
-            Ok(true) if !is_ready(&guard) => return wait.is_put_off(),
-            Ok(true) => None,
+            Ok(true) if is_ready(&mut wait.asked, &guard) => None,
+            Ok(true) if wait.has_no_time() => Some(Status::BadResponse),
+            Ok(true) => return wait.is_put_off(),
             Ok(false) if is_late() => Some(Status::Fail),
             Ok(false) => {
                 let held = guard.as_mut()?;
@@ -386,7 +385,7 @@ impl Instance {
                 _ if held.entry.holds() != hold || held.entry.refs() == 0 => {
                     Status::AlreadyUnlocked
                 }
-                Busy::No if is_ready(guard.as_ref()?) => {
+                Busy::No if is_ready(&mut wait.asked, guard.as_ref()?) => {
                     return self.begin(wait, index, &mut guard?);
                 }
                 _ if is_late() => Status::BadResponse,
@@ -505,8 +504,7 @@ impl Instance {
                     (Awaits::Outcome { seq, exec: Arc::clone(&held.exec) }, until_ns)
                 }
                 (Advanced::Pauses { .. }, before) => {
-                    // the thread that carries this out has other waits to carry out: the operation
-                    // queues at once
+                    // the thread has other waits to carry out: the operation queues at once
                     operation.queues(&mut held.entry);
                     asked = before;
                     continue;
@@ -577,9 +575,11 @@ impl Instance {
     }
 }
 
-/// Whether the clock and the executor of a lock are ready for its next step.
-pub(super) fn is_ready(guard: &LockSlotGuard<'_>) -> bool {
-    guard.as_ref().is_none_or(|held| held.exec.is_clock_ready() && held.exec.has_room())
+/// Whether the clock and the executor of a lock are ready; if not, `asked` is that executor.
+pub(super) fn is_ready(asked: &mut Option<Arc<dyn Executor>>, guard: &LockSlotGuard<'_>) -> bool {
+    let exec = guard.as_ref().map(|held| &held.exec);
+    *asked = exec.filter(|exec| !(exec.is_clock_ready() && exec.has_room())).cloned();
+    asked.is_none()
 }
 
 /// Polls for the outcome of a one-sided chain, which most often comes at once.

@@ -319,6 +319,31 @@ fn the_end_of_a_hold_waits_for_its_chain_and_for_nothing_else() {
     assert!(lock_slot.try_lock().unwrap().as_ref().unwrap().entry.refs() == 0);
 }
 
+#[test]
+fn a_wait_that_needs_the_time_listens_for_the_answer() {
+    let (instance, fake) = instance(&[LockType::Atomic]);
+    let tasks = Arc::new(Tasks::new());
+    let exec: Arc<dyn Executor> = fake.clone();
+    let listens = |wait: &GuardWait| {
+        wait.waits_for(boot_ns()).1.is_some_and(|listened| Arc::ptr_eq(listened, &exec))
+    };
+    fake.clockless.store(true, SeqCst);
+    let mut wait = GuardWait::new(LOCK, X, Lease::secs(5), LONG);
+    assert!(instance.advance_wait(&mut wait, &tasks).is_none());
+    assert!(listens(&wait), "otherwise the time that is told is too old to be of use");
+    fake.clockless.store(false, SeqCst);
+    let (taken, hold) = instance.advance_wait(&mut wait, &tasks).unwrap();
+    assert_eq!(taken.status, Status::Success);
+    fake.clockless.store(true, SeqCst);
+    let mut end = GuardWait::end(LOCK, hold);
+    assert!(instance.advance_wait(&mut end, &tasks).is_none());
+    assert!(listens(&end));
+    fake.clockless.store(false, SeqCst);
+    let (ended, _) = instance.advance_wait(&mut end, &tasks).unwrap();
+    assert_eq!((ended.status, fake.word(0)), (Status::Success, 0));
+    assert!(!listens(&end));
+}
+
 impl Instance {
     /// Cancels a wait, and advances it until it is over.
     pub(super) fn cancel_wait(&self, mut wait: GuardWait, tasks: &Arc<Tasks>) {

@@ -80,6 +80,11 @@ impl LockEntry {
     pub(super) fn shown(&self, at: Deadline) -> TimeOut {
         TimeOut { at, anchor_s: self.anchor_s }
     }
+
+    /// The end of the hold's lease, as this client knows it now.
+    pub fn lease_end(&self) -> TimeOut {
+        self.shown(self.deadline())
+    }
 }
 
 impl View {

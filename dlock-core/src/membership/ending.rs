@@ -7,6 +7,7 @@ use crate::ids::ClientId;
 use crate::locks::{Lapsed, Locks};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
+use crate::wire::status::Status;
 
 /// The result of an attempt to fence a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +122,15 @@ impl Membership {
             }
             Ending::Lapse(exit) => self.lapse(client, exit),
             Ending::All(exit) => self.undo(client, exit),
+        }
+    }
+
+    /// The status with which chains of this client are refused at the memory that it has mapped.
+    pub(crate) fn revoked_with(&self, client: ClientId) -> Status {
+        let is_over = matches!(self.state(client), None | Some(State::Ending(Ending::All(_))));
+        match is_over || self.remover(client).is_some() {
+            true => Status::ClientRemoved,
+            false => Status::BadResponse,
         }
     }
 

@@ -125,8 +125,9 @@ pub enum Effect {
     Switch { client: ClientId },
     /// Close all command channels of the client, like `CloseChannel`. Report by [`Event::Done`].
     Fence { client: ClientId },
-    /// Refuse the client's chains at mapped memory, with `ClientRemoved`.
-    Revoke { client: ClientId },
+    /// Refuse the client's chains at mapped memory, with this status: `ClientRemoved`; or
+    /// `BadResponse` to a client that is fenced, and may come back.
+    Revoke { client: ClientId, status: Status },
     /// Refuse the chains of all clients at mapped memory, or permit them.
     Gate { is_closed: bool },
     /// Forget the client: remove its memory, and watch its processes no longer.

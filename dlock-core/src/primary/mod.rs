@@ -30,7 +30,7 @@ use crate::counters::Counter;
 use crate::ids::{ClientId, Handle};
 use crate::locks::{Lapse, Locks};
 use crate::membership::{
-    Caller, Draws, Fencing, Joining, MemberMemory, Membership, Opened, Rules, Task,
+    Caller, Draws, Fencing, Joining, MemberMemory, Membership, Opened, Rules, State, Task,
 };
 use crate::memory::word_op::{Chain, Outcome, WordOp};
 use crate::memory::words::LedgerEntry;
@@ -213,7 +213,7 @@ impl Primary {
             Task::Revoke { client } => {
                 let is_told = locks.is_recovering() || members.remover(client).is_some();
                 effects.extend(is_told.then_some(Effect::Unfenced { client }));
-                Effect::Revoke { client }
+                Effect::Revoke { client, status: members.revoked_with(client) }
             }
             Task::Judge { client, asked } => {
                 let has = asked.lock.is_none_or(|lock| locks.has_still(now, mem, client, lock));
@@ -291,6 +291,9 @@ impl Primary {
                 locks.detached(now, mem, client, sent);
                 let fencing = Fencing { unfenced, mapped: mem.is_mapped(client) };
                 members.fence_tried(locks, client, fencing);
+                if matches!(members.state(client), Some(State::Fenced(_))) {
+                    locks.is_fenced(mem, client);
+                }
             }
             Some(Task::Switch { client, fabric: Some(fabric) }) => {
                 locks.attached(now, mem, client, fabric, sent);
@@ -394,7 +397,7 @@ impl Primary {
         if self.locks.fenced(client) {
             return self.members.undone(client);
         }
-        self.effects.push_back(Effect::Revoke { client });
+        self.effects.push_back(Effect::Revoke { client, status: Status::ClientRemoved });
         let mut done = 0;
         while done < self.undone_at_once && self.locks.is_leaving(client) {
             done += self.upkeep(now, mem, self.undone_at_once - done).max(1);

@@ -239,7 +239,9 @@ fn a_living_shm_client_is_quarantined_and_may_come_back() {
     site.lose(peer, Gone::Closed);
     site.until(START.plus_ns(GRACE_S * NS));
     assert_eq!(site.state(peer), Some(State::Ending(Ending::Lapse(Exit::Grace))));
-    assert!(site.effects.contains(&Effect::Revoke { client: peer.id }));
+    assert!(site
+        .effects
+        .contains(&Effect::Revoke { client: peer.id, status: Status::BadResponse }));
     let back = site.come_back(peer).unwrap();
     let grant = site.get(back, "rw", LockType::Rw);
     assert_eq!((site.word(&grant), back.terms.lapses), (word, 0));

@@ -451,7 +451,7 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
     assert_eq!(world.handle(Event::Rules(rules())), fence(trusted));
     assert_eq!(
         world.handle(Event::Done { unfenced: true }),
-        Some(Effect::Revoke { client: trusted })
+        Some(Effect::Revoke { client: trusted, status: Status::BadResponse })
     );
 }
 

@@ -276,6 +276,20 @@ fn a_client_that_reaches_the_memory_is_to_come_back_over_another_fabric() {
     assert!(site.effects.contains(&Effect::Idle));
 }
 
+/// A client that is to come back is not told that it is removed: it would not come back.
+#[test]
+fn who_is_refused_at_the_memory_is_told_whether_it_is_removed() {
+    for (is_removed, status) in [(false, Status::BadResponse), (true, Status::ClientRemoved)] {
+        let mut site = Site::new();
+        let peer = site.join(Shm, HORIZON_S);
+        match is_removed {
+            true => take(&mut site, Whose::Client(peer.id), 0, false),
+            false => drain(&mut site, true),
+        }
+        assert!(site.effects.contains(&Effect::Revoke { client: peer.id, status }), "{status:?}");
+    }
+}
+
 #[test]
 fn without_a_rule_no_client_operates_the_primary() {
     let mut site = Site::new();

@@ -67,9 +67,9 @@ impl Worker {
                 self.core.handle(Event::Done { unfenced: false });
             }
             Effect::Keep(change) => self.roster.tell(change),
-            Effect::Revoke { client } => {
+            Effect::Revoke { client, status } => {
                 log::debug!("client {client} keeps its slots until it cannot act any more");
-                self.core.memory.revoke(client, Status::ClientRemoved);
+                self.core.memory.revoke(client, status);
             }
             // shm clients execute their own chains, so the memory refuses them during a recovery
             Effect::Gate { is_closed } => {

@@ -242,7 +242,7 @@ impl Sys {
             _ if epoch != client.epoch => Some(Outcome::Refused(Status::NotReady)),
             _ if !connected => Some(Outcome::Unknown),
             Fabric::Shm if !mapped => Some(Outcome::Unknown),
-            Fabric::Shm if self.is_revoked(c) => Some(Outcome::Refused(Status::ClientRemoved)),
+            Fabric::Shm if self.revoked(c).is_some() => self.revoked(c).map(Outcome::Refused),
             // during a recovery the primary lets no client at the memory: mapped memory refuses all
             // chains, and a queue pair is connected only afterwards
             Fabric::Shm | Fabric::Verbs if self.recovering && !self.bugs.open_gate => {
@@ -252,9 +252,10 @@ impl Sys {
         }
     }
 
-    /// Whether the primary refuses this client's chains at the memory.
-    fn is_revoked(&self, c: usize) -> bool {
+    /// The status with which the primary refuses this client's chains at the memory.
+    fn revoked(&self, c: usize) -> Option<Status> {
         let client = &self.clients[c];
-        self.sessions.iter().any(|s| s.revoked && Some(s.id) == client.id && s.gen == 0)
+        let open = self.sessions.iter().find(|s| Some(s.id) == client.id && s.gen == 0);
+        open.and_then(|s| s.revoked)
     }
 }

@@ -98,9 +98,9 @@ impl World {
             }
             Effect::Keep(Change::Tokens { below }) => self.kept_tokens = below,
             Effect::Keep(change) => change.apply(&mut self.kept_clients),
-            Effect::Revoke { client } => {
+            Effect::Revoke { client, status } => {
                 if let Some(s) = self.sys.session(client) {
-                    s.revoked = true;
+                    s.revoked = Some(status);
                 }
             }
             // holds without a lease are ended at once
@@ -377,7 +377,7 @@ impl World {
             conn,
             left: false,
             since: sys.now,
-            revoked: false,
+            revoked: None,
             mapped,
         };
         if admitted.prepared_by.is_some() {

@@ -146,8 +146,8 @@ pub(crate) struct Session {
     pub left: bool,
     /// When the session was requested.
     pub since: u64,
-    /// Whether the client's chains are refused at mapped memory.
-    pub revoked: bool,
+    /// The status with which the client's chains are refused at mapped memory.
+    pub revoked: Option<Status>,
     /// Whether the client has mapped the memory, and has not reported that it has unmapped it.
     pub mapped: bool,
 }
