@@ -137,7 +137,8 @@ fn begin_with_chain(
 ) -> OpResult {
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let needs_clock = needs_clock(op, &held.entry, held.last_now);
-    let outcome = held.execute_chain(&held.entry.chain_of(op, first), until_ns);
+    let mut outcome = Outcome::Unknown;
+    held.execute_chain(&held.entry.chain_of(op, first), &mut outcome, until_ns);
     if let Outcome::Done(values) = &outcome {
         if held.is_clock_as_read(needs_clock) {
             let (values, now) = (values.as_slice(), &held.last_now);
