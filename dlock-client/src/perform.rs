@@ -8,10 +8,12 @@
 //! The part of a call that may block runs [uncancelled]. A first effect on memory of this host does
 //! not block.
 
+use dlock_core::clock::Lease;
 use dlock_core::lock::{FirstOp, Op, OpResult};
 use dlock_core::memory::exec::Single;
 use dlock_core::memory::word_op::Outcome;
 use dlock_core::operation::{self, needs_clock, Bounds, Operation, Started};
+use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::threads::uncancelled;
@@ -19,21 +21,48 @@ use dlock_fabric::os::threads::uncancelled;
 use crate::execute::{bounds_of, carry_out, CLOCK_WAIT_NS, DATA_WAIT_NS};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
-/// Runs `op` on the lock of this slot. No other operation may be under way on that lock.
+/// A try of a lock. It is a type of its own, so that the code for it is compiled for no other
+/// operation.
+#[derive(Clone, Copy)]
+pub(crate) struct TryLock {
+    pub(crate) mode: Mode,
+    pub(crate) lease: Lease,
+}
+
+/// A release, of a type of its own like [`TryLock`].
+#[derive(Clone, Copy)]
+pub(crate) struct Unlock;
+
+impl From<TryLock> for Op {
+    #[inline(always)]
+    fn from(TryLock { mode, lease }: TryLock) -> Self {
+        Op::TryLock { mode, lease }
+    }
+}
+
+impl From<Unlock> for Op {
+    #[inline(always)]
+    fn from(_: Unlock) -> Self {
+        Op::Unlock
+    }
+}
+
+/// Runs an operation on the lock of this slot. No other operation may be under way on that lock.
 #[inline(always)]
 pub(crate) fn perform(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
-    op: Op,
+    kind: impl Copy + Into<Op>,
     bounds: Option<&Bounds>,
 ) -> OpResult {
+    let op = kind.into();
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if !held.is_local {
         return uncancelled(move || perform_remotely(lock_slot, guard, op, bounds));
     }
     held.clock_at_first(op);
     let first = first_effect(held, op, bounds);
-    go_on(lock_slot, guard, op, bounds, first)
+    go_on(lock_slot, guard, kind, bounds, first)
 }
 
 /// Executes the first effect, and returns the result if it has decided the operation; otherwise the
@@ -76,14 +105,14 @@ fn effect_until_ns(bounds: Option<&Bounds>, now_ns: u64) -> Option<u64> {
 fn go_on(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
-    op: Op,
+    kind: impl Copy + Into<Op>,
     bounds: Option<&Bounds>,
     first: Result<OpResult, Option<(FirstOp, Outcome)>>,
 ) -> OpResult {
     match first {
         Ok(result) => result,
-        Err(None) => begin_with_more(lock_slot, guard, op, bounds),
-        Err(Some(first)) => begun(lock_slot, guard, op, bounds, first),
+        Err(None) => begin_with_more(lock_slot, guard, kind, bounds),
+        Err(Some(first)) => begun(lock_slot, guard, kind.into(), bounds, first),
     }
 }
 
@@ -109,9 +138,10 @@ fn begun(
 fn begin_with_more(
     lock_slot: &LockSlot,
     guard: &mut LockSlotGuard<'_>,
-    op: Op,
+    kind: impl Copy + Into<Op>,
     bounds: Option<&Bounds>,
 ) -> OpResult {
+    let op = kind.into();
     let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     if let Some(status) = held.unfounded(op) {
         return OpResult::of(status); // only an operation on a held lock is refused so
@@ -121,6 +151,18 @@ fn begin_with_more(
             return begin_with_chain(lock_slot, guard, op, bounds, (first, until_ns));
         }
     }
+    begin_operation(lock_slot, guard, op, bounds)
+}
+
+/// Begins an operation that has no first effect.
+#[inline(never)]
+fn begin_operation(
+    lock_slot: &LockSlot,
+    guard: &mut LockSlotGuard<'_>,
+    op: Op,
+    bounds: Option<&Bounds>,
+) -> OpResult {
+    let Some(held) = guard.as_mut() else { return OpResult::of(Status::LockNotGet) };
     let (now, bounds) = held.clock_begun(op, bounds);
     let started = Operation::begin(&mut held.entry, op, now, bounds);
     uncancelled(|| carry_out(lock_slot, guard, started))
