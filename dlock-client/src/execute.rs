@@ -7,6 +7,7 @@
 //! While the operation waits for a grant, the lock slot's mutex is free and other threads see
 //! `Busy::Waiting`.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -290,18 +291,21 @@ impl ClientLock {
             [word_op] if word_op.values_len() == 1 => {
                 self.exec.execute_one(word_op, until_ns).into()
             }
-            _ => self.execute_chain(chain, until_ns),
+            _ => {
+                let mut outcome = Outcome::Unknown;
+                self.execute_chain(chain, &mut outcome, until_ns);
+                outcome
+            }
         }
     }
 
+    /// Executes a chain. The caller reads the outcome where the executor has written it.
     #[inline(always)]
-    pub(crate) fn execute_chain(&self, chain: &Chain, until_ns: u64) -> Outcome {
-        let mut outcome = [Outcome::Unknown];
+    pub(crate) fn execute_chain(&self, chain: &Chain, outcome: &mut Outcome, until_ns: u64) {
         // a chain on memory of this host does not wait
         if self.is_local || until_ns > boot_ns() {
-            self.exec.execute(std::slice::from_ref(chain), &mut outcome, until_ns);
+            self.exec.execute(slice::from_ref(chain), slice::from_mut(outcome), until_ns);
         }
-        outcome[0]
     }
 
     /// Reports the outcome of a chain to the operation that posted it.

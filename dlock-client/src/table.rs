@@ -270,8 +270,18 @@ struct Map {
     at_primary: HashMap<LockId, LockId, BuildHasherDefault<IdHasher>>,
 }
 
-/// The index of a lock's lock slot.
+/// Where a lock's lock slot is: the number of its segment (8 bits), and its place there (24 bits).
 pub(crate) type LockSlotIndex = u32;
+
+const PLACE_BITS: u32 = 24;
+const _: () = assert!(SEGMENT_MIN << (SEGMENTS - 1) <= 1 << PLACE_BITS);
+
+/// The index of the lock slot that is used after `used` others.
+fn index_after(used: u32) -> LockSlotIndex {
+    let at = used + SEGMENT_MIN as u32;
+    let segment = (at / SEGMENT_MIN as u32).ilog2();
+    segment << PLACE_BITS | (at - ((SEGMENT_MIN as u32) << segment))
+}
 
 impl Map {
     /// Records that the primary does not know this lock by `at_primary` any more: another lock may
@@ -299,10 +309,9 @@ impl Table {
     /// If the table has never given this index out.
     #[inline]
     pub(crate) fn lock_slot(&self, index: LockSlotIndex) -> &LockSlot {
-        let at = index as usize + SEGMENT_MIN;
-        let segment = (at / SEGMENT_MIN).ilog2() as usize;
-        let lock_slots = self.segments[segment].get();
-        &lock_slots.expect("an index that was given out")[at - (SEGMENT_MIN << segment)]
+        let lock_slots = self.segments[(index >> PLACE_BITS) as usize].get();
+        let place = index & ((1 << PLACE_BITS) - 1);
+        &lock_slots.expect("an index that was given out")[place as usize]
     }
 
     /// The index at which this lock probably is. The caller must check that under the lock slot's
@@ -341,7 +350,7 @@ impl Table {
         held.entry.counts_from(map.holds);
         let index = map.free.pop().unwrap_or_else(|| {
             map.used += 1;
-            map.used - 1
+            index_after(map.used - 1)
         });
         self.make_room(index, map.index.len() + 1);
         held.index = index;
@@ -355,7 +364,7 @@ impl Table {
     }
 
     fn make_room(&self, index: LockSlotIndex, locks: usize) {
-        let segment = ((index as usize + SEGMENT_MIN) / SEGMENT_MIN).ilog2() as usize;
+        let segment = (index >> PLACE_BITS) as usize;
         self.segments[segment]
             .get_or_init(|| (0..SEGMENT_MIN << segment).map(|_| LockSlot::default()).collect());
         let mut table = self.hint_table.load(Ordering::Relaxed);

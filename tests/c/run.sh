@@ -412,11 +412,11 @@ run_on() { # FABRIC
         test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
             "$built/dlock_primary_test"
         [ "$fabric" = shm ] || return
-        test_case "callgrind/shm/atomic" instructions_of a 945
-        test_case "callgrind/shm/rw" instructions_of r 895
-        test_case "callgrind/shm/rw_shared" instructions_of h 1890
-        test_case "callgrind/shm/fair" instructions_of f 2115
-        test_case "callgrind/shm/fair_shared" instructions_of s 2150
+        test_case "callgrind/shm/atomic" instructions_of a 866
+        test_case "callgrind/shm/rw" instructions_of r 824
+        test_case "callgrind/shm/rw_shared" instructions_of h 1587
+        test_case "callgrind/shm/fair" instructions_of f 1854
+        test_case "callgrind/shm/fair_shared" instructions_of s 1883
         return
     fi
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \

@@ -14,7 +14,7 @@ use dlock_fabric::os::threads::uncancelled;
 
 use super::{code, Instance};
 use crate::denied;
-use crate::perform::perform;
+use crate::perform::{perform, TryLock, Unlock};
 use crate::table::{ClientLock, LockSlot, LockSlotGuard};
 
 impl Instance {
@@ -32,7 +32,7 @@ impl Instance {
     /// client first writes the ticket to its ledger.
     #[inline]
     pub fn trylock(&self, lock: LockId, mode: Mode, expire_s: u32) -> OpResult {
-        self.single(lock, Op::TryLock { mode, lease: Lease::secs(expire_s) })
+        self.single(lock, TryLock { mode, lease: Lease::secs(expire_s) })
     }
 
     /// As [`trylock`](Self::trylock), but waits at the primary for the lock, up to 5 s.
@@ -63,7 +63,7 @@ impl Instance {
     /// the lock.
     #[inline]
     pub fn unlock(&self, lock: LockId) -> OpResult {
-        self.single(lock, Op::Unlock)
+        self.single(lock, Unlock)
     }
 
     /// Moves the end of the lease to `expire_s` seconds from now, never back. 0 asks whether
@@ -80,12 +80,13 @@ impl Instance {
     }
 
     #[inline(always)]
-    fn single(&self, lock: LockId, op: Op) -> OpResult {
+    fn single(&self, lock: LockId, kind: impl Copy + Into<Op>) -> OpResult {
+        let op = kind.into();
         if let Err(status) = self.admit() {
             return code(status);
         }
         if let Some((lock_slot, mut guard)) = self.at_once(lock) {
-            let result = perform(lock_slot, &mut guard, op, None);
+            let result = perform(lock_slot, &mut guard, kind, None);
             if result.status == Status::Success {
                 if matches!(op, Op::Unlock) {
                     lock_slot.changed.notify_all();

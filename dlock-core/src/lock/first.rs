@@ -72,7 +72,7 @@ impl LockEntry {
 
     /// The phase that an operation on an atomic or read-write lock begins with, if its first effect
     /// is a chain.
-    #[inline(never)]
+    #[inline(always)]
     fn first_phase(&mut self, op: Op, now: &Now) -> Option<Phase> {
         match self.lock_type {
             LockType::Rw if self.is_told_after_a_write(op, now) => None,
@@ -170,7 +170,7 @@ impl LockEntry {
         self.ends_by_chain(op, first, values, begun, now)
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn ends_by_chain(
         &mut self,
         op: Op,

@@ -496,8 +496,12 @@ impl LockEntry {
     }
 
     /// The hold is over, by a release (`Unlocked`) or a loss (`Initialized`).
-    #[inline]
     fn end(&mut self, state: EntryState) {
+        self.ends_with(state, View::zero(self.lock_type));
+    }
+
+    #[inline(always)]
+    fn ends_with(&mut self, state: EntryState, view: View) {
         self.state = state;
         self.refs = 0;
         self.word = 0;
@@ -510,13 +514,12 @@ impl LockEntry {
             (self.lease.time, self.lease.by_arbiter) = (Deadline::NEVER, false);
         }
         self.renewal_ends();
-        self.cache = View::zero(self.lock_type);
+        self.cache = view;
     }
 
     #[inline]
     fn released(&mut self, view: View) -> OpResult {
-        self.end(EntryState::Unlocked);
-        self.cache = view;
+        self.ends_with(EntryState::Unlocked, view);
         OpResult { status: Status::Success, view: Some(view) }
     }
 

@@ -80,6 +80,7 @@ pub(super) fn cas(e: &LockEntry, at: At) -> WordOp {
 }
 
 /// The first effect of an operation that begins with a [chain](chain_of).
+#[inline(always)]
 pub(super) fn first_of_chain(op: Op, e: &mut LockEntry) -> Option<At> {
     let at = match op {
         _ if e.has_lease(op) => return None,
@@ -94,7 +95,7 @@ pub(super) fn first_of_chain(op: Op, e: &mut LockEntry) -> Option<At> {
 }
 
 /// The chain of a first effect.
-#[inline(never)]
+#[inline(always)]
 pub(super) fn chain_of(e: &LockEntry, at: At) -> Chain {
     match at {
         At::Entering => {
@@ -124,7 +125,7 @@ pub(super) fn ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpR
 }
 
 /// Like [`ends`], for the chains that add a share to the count, or take it off.
-#[inline]
+#[inline(always)]
 pub(super) fn share_ends(e: &mut LockEntry, at: At, old: u64, now: &Now) -> Option<OpResult> {
     let word = RwWord::from_bits(old);
     match at {

@@ -175,7 +175,7 @@ pub struct Values {
 impl Values {
     /// No value yet.
     #[inline]
-    pub fn new() -> Self {
+    pub const fn new() -> Self {
         Self { values: [0; CHAIN_VALUES_MAX], len: 0 }
     }
     /// Adds the value of the next word operation.
@@ -183,6 +183,11 @@ impl Values {
     pub fn push(&mut self, value: u64) {
         self.values[self.len as usize] = value;
         self.len += 1;
+    }
+    /// Sets all values in place: `set` writes them in order, and returns how many there are.
+    #[inline(always)]
+    pub fn fill(&mut self, set: impl FnOnce(&mut [u64; CHAIN_VALUES_MAX]) -> usize) {
+        self.len = set(&mut self.values) as u8;
     }
     /// All values.
     #[inline]

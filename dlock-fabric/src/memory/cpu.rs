@@ -278,7 +278,7 @@ pub(crate) fn execute(
     | WordOp::WriteLedger { .. })] = chain.ops()
     {
         let value = execute_word_op(slots, ledger, word_op);
-        *outcome = Outcome::Done(Values::new());
+        *outcome = const { Outcome::Done(Values::new()) };
         match (value, &mut *outcome) {
             (Some(value), Outcome::Done(values)) => values.push(value),
             _ => *outcome = Outcome::Refused(Status::Invalid),
@@ -288,6 +288,7 @@ pub(crate) fn execute(
     }
 }
 
+#[inline(always)]
 fn execute_many(
     slots: &SlotMemory,
     ledger: Option<&LedgerMemory>,
@@ -309,16 +310,21 @@ fn execute_many(
         *outcome = Outcome::Refused(Status::Invalid);
         return;
     }
-    *outcome = Outcome::Done(Values::new());
-    if let Outcome::Done(values) = outcome {
+    *outcome = const { Outcome::Done(Values::new()) };
+    let Outcome::Done(values) = outcome else { return };
+    values.fill(|values| {
+        let mut len = 0;
         for word_op in chain.ops() {
             // Every address was checked above, and memory does not shrink.
-            values.push(execute_word_op(slots, ledger, word_op).unwrap_or(0));
+            values[len] = execute_word_op(slots, ledger, word_op).unwrap_or(0);
+            len += 1;
             if let WordOp::ReadPair { addr } = *word_op {
-                values.push(slots.word(addr.next()).map_or(0, SharedWord::load));
+                values[len] = slots.word(addr.next()).map_or(0, SharedWord::load);
+                len += 1;
             }
         }
-    }
+        len
+    });
 }
 
 /// Executes a word operation; `None`, and no effect, if its address is wrong.

@@ -83,18 +83,22 @@ pub fn boot_coarse_again_ns(before_ns: u64) -> u64 {
 
 static SUSPENDED: Suspended = Suspended::new();
 
+/// A distance of 292 years, which no two clocks have.
+const NEVER: u64 = 1 << 63;
+
 /// How long this machine was suspended, and the reading that shows whether it was suspended since.
 struct Suspended {
     /// CLOCK_REALTIME − CLOCK_MONOTONIC when it was measured (0: never), and CLOCK_BOOTTIME −
     /// CLOCK_MONOTONIC; both modulo 2^64.
     known: Published<2>,
-    /// CLOCK_REALTIME − CLOCK_BOOTTIME of the same measurement, modulo 2^64; 0: never.
+    /// CLOCK_REALTIME − CLOCK_BOOTTIME of the same measurement, modulo 2^64; [`NEVER`]: there was
+    /// none.
     ahead_ns: AtomicU64,
 }
 
 impl Suspended {
     const fn new() -> Self {
-        Self { known: Published::zero(), ahead_ns: AtomicU64::new(0) }
+        Self { known: Published::zero(), ahead_ns: AtomicU64::new(NEVER) }
     }
 
     #[inline]
@@ -111,11 +115,17 @@ impl Suspended {
 
     #[inline]
     fn boot_coarse_again_ns(&self, before_ns: u64, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
-        let ahead_ns = self.ahead_ns.load(Ordering::Relaxed);
         let real_ns = read(libc::CLOCK_REALTIME_COARSE);
-        if ahead_ns != 0 && real_ns == before_ns.wrapping_add(ahead_ns) {
-            return before_ns;
+        let ahead_ns = self.ahead_ns.load(Ordering::Relaxed);
+        match real_ns == before_ns.wrapping_add(ahead_ns) {
+            true => before_ns,
+            false => self.boot_coarse_anew_ns(read),
         }
+    }
+
+    /// [`boot_coarse_ns`](Self::boot_coarse_ns) in another tick than the last reading.
+    #[cold]
+    fn boot_coarse_anew_ns(&self, read: impl Fn(libc::clockid_t) -> u64) -> u64 {
         self.boot_coarse_ns(read)
     }
 

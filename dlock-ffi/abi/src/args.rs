@@ -122,7 +122,7 @@ fn pair(first: u16, second: u16) -> u32 {
 ///
 /// # Safety
 /// `result` points to the C struct of the lock's type, of any alignment.
-#[inline]
+#[inline(always)]
 pub unsafe fn finish(op: OpResult, result: *mut c_void) -> c_int {
     // One store of the whole struct, because every lock operation runs this code.
     // SAFETY: the caller's struct is of the lock's type, which is the view's.

@@ -315,7 +315,7 @@ fn lengthened(
 }
 
 /// Begins the hold. `clock`: the clock by which the lease counts.
-#[inline]
+#[inline(always)]
 fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResult {
     e.lease.time = until;
     if e.desc.tokens && !e.state.is_held() {

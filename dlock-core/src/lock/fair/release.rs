@@ -40,7 +40,7 @@ pub(super) fn release(
 }
 
 /// The step that passes the turn on; `None`: the arbiter has to release.
-#[inline]
+#[inline(always)]
 pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Option<At> {
     let (turn, ticket) = (e.fair.turn, e.fair.ticket);
     let is_late = e.maybe_over(now) && !planted::is(Bug::LateReleaseByClient);
@@ -52,7 +52,7 @@ pub(super) fn passes(e: &LockEntry, mode: Mode, had_turn: bool, now: Now) -> Opt
 }
 
 /// The chain that passes the turn on.
-#[inline]
+#[inline(always)]
 pub(super) fn passing(e: &LockEntry, mode: Mode) -> Chain {
     let turn = e.fair.turn;
     let (addr, swap) = (e.turn_addr(), turn.done(mode).into_bits());
@@ -69,7 +69,7 @@ pub(super) fn passing(e: &LockEntry, mode: Mode) -> Chain {
 
 /// The result of [`passing`], if there is nothing else to do: no client sleeps on the word, and the
 /// word tells how many readers hold the lock.
-#[inline]
+#[inline(always)]
 pub(super) fn ends(
     e: &mut LockEntry,
     expect: TurnWord,
@@ -93,7 +93,7 @@ fn found_in(e: &LockEntry, values: &[u64]) -> Option<(TurnWord, TakenWord)> {
 }
 
 /// Ends the hold: the turn was as expected, and the chain has passed it on.
-#[inline]
+#[inline(always)]
 fn passed(
     e: &mut LockEntry,
     mode: Mode,
@@ -177,7 +177,7 @@ pub(in crate::lock) fn released(e: &mut LockEntry, mode: Mode, now: Now) -> OpRe
 }
 
 /// Like [`released`], where the ledger says *none* already.
-#[inline]
+#[inline(always)]
 fn passed_on(e: &mut LockEntry, mode: Mode, now: Now) -> OpResult {
     e.fair.claim_until = Deadline::NONE;
     // the view shows until when the next client in line can claim its turn

@@ -24,7 +24,7 @@ pub(super) fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
 }
 
 /// Prepares the claim of a ticket that is about to be taken, for a lease that begins at `started`.
-#[inline]
+#[inline(always)]
 pub(super) fn claims_ticket(e: &mut LockEntry, lease: Lease, started: Now) {
     // no two claims look alike
     e.stamp = e.stamp.wrapping_add(1) & STAMP_MAX;
@@ -32,7 +32,7 @@ pub(super) fn claims_ticket(e: &mut LockEntry, lease: Lease, started: Now) {
     e.fair.tried_until = started.deadline(FAIR_GRACE);
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn taking(e: &LockEntry, mode: Mode) -> Chain {
     let add = WordOp::Faa { addr: e.w0(), add: TakenWord::addend(mode) };
     let look = WordOp::ReadPair { addr: e.turn_addr() };
@@ -92,7 +92,7 @@ pub(super) fn taken(m: &mut Machine, e: &mut LockEntry, values: Values, now: Now
     }
 }
 
-#[inline]
+#[inline(always)]
 pub(super) fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started: Now) {
     e.fair.ticket = ticket;
     e.fair.taken = TakenWord::new().with_mx(ticket.tx).with_ms(ticket.ts).taken(mode);
