@@ -347,7 +347,7 @@ fn lock_rows(locks: &Value) -> Vec<Vec<String>> {
             cell(&lock["refs"]),
             cell(&lock["waiters"]),
             lock_state(lock),
-            lease(&lock["left_ms"]),
+            lease(lock),
             cell(&lock["name"]),
         ]);
     }
@@ -375,10 +375,10 @@ fn lock_state(lock: &Value) -> String {
     "free".into()
 }
 
-fn lease(left_ms: &Value) -> String {
-    match left_ms.as_u64() {
+fn lease(lock: &Value) -> String {
+    match lock["left_ms"].as_u64() {
+        None if lock["type"] == "atomic" && !lock["holder"].is_null() => "no end".into(),
         None => "-".into(),
-        Some(u64::MAX) => "no end".into(),
         Some(0) => "over".into(),
         Some(ms) => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
     }
@@ -439,10 +439,12 @@ mod tests {
 
     #[test]
     fn a_lease_is_shown_as_what_is_left() {
-        assert_eq!(lease(&json!(10_250)), "10.2 s");
-        assert_eq!(lease(&json!(0)), "over");
-        assert_eq!(lease(&json!(u64::MAX)), "no end");
-        assert_eq!(lease(&Value::Null), "-");
+        let held = |left_ms: Value| json!({ "type": "atomic", "holder": 5, "left_ms": left_ms });
+        assert_eq!(lease(&held(json!(10_250))), "10.2 s");
+        assert_eq!(lease(&held(json!(0))), "over");
+        assert_eq!(lease(&held(Value::Null)), "no end");
+        assert_eq!(lease(&json!({ "type": "atomic", "holder": null, "left_ms": null })), "-");
+        assert_eq!(lease(&json!({ "type": "rw", "holder": 5, "left_ms": null })), "-");
     }
 
     #[test]

@@ -31,7 +31,7 @@
 //!     {"ok":false,"error":"…"}
 //! ```
 //! `holder` is the exclusive holder where the word names one, else null (a fair word does not);
-//! `left_ms` is the rest of an atomic lock's lease (2^64 - 1: it has no end), else null.
+//! `left_ms` is the rest of the lease of a held atomic lock; null: it has no end, or is not known.
 //! `readers` counts the holds of a read-write lock in shared mode. Ids of locks are positive and
 //! ordered within the pages; `more` says that there is another page.
 
@@ -307,14 +307,14 @@ struct LockLine {
 impl LockLine {
     fn of(lock: LockSnapshot, now: ServerTime) -> Self {
         let left_ms = |deadline: Deadline| match deadline {
-            Deadline::NEVER => u64::MAX,
-            _ => deadline.expiry().0.saturating_sub(now.0).div_ceil(NS / 1_000),
+            Deadline::NEVER => None, // and no number that a double does not have
+            _ => Some(deadline.expiry().0.saturating_sub(now.0).div_ceil(NS / 1_000)),
         };
         let (r#type, holder, left_ms, readers) = match lock.lock_type {
             LockType::Atomic => {
                 let word = AtomicWord::from_bits(lock.word);
                 let held = word.client() != 0;
-                ("atomic", held.then(|| word.client()), held.then(|| left_ms(word.timeout())), 0)
+                ("atomic", held.then(|| word.client()), left_ms(word.timeout()).filter(|_| held), 0)
             }
             LockType::Rw => {
                 let word = RwWord::from_bits(lock.word);
@@ -343,4 +343,30 @@ fn client_line((client, present): &(ClientSnapshot, bool)) -> Value {
         "present": present,
         "handles": client.handles,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlock_core::ids::Slot;
+
+    #[test]
+    fn what_is_left_of_a_lease_is_a_number_only_if_it_has_an_end() {
+        let left_ms = |client, deadline| {
+            let word = AtomicWord::new().with_client(client).with_timeout(deadline).into_bits();
+            let lock = LockSnapshot {
+                lock: LockId(1),
+                name: b"l".to_vec(),
+                lock_type: LockType::Atomic,
+                slot: Slot(0),
+                word,
+                refs: 1,
+                waiters: 0,
+            };
+            LockLine::of(lock, ServerTime(0)).left_ms
+        };
+        assert_eq!(left_ms(5, Deadline::NEVER), None);
+        assert!(left_ms(5, Deadline::at_s(9)).is_some_and(|ms| ms >= 9_000));
+        assert_eq!(left_ms(0, Deadline::at_s(9)), None, "it is free");
+    }
 }
