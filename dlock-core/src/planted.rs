@@ -208,9 +208,6 @@ bugs! {
     ClaimLapses =
         "claim-lapses",
         "what a ledger claims of a fair lock outlasts a session as a lease does";
-    PlaceOutlasts =
-        "place-outlasts",
-        "a fair ticket whose turn has not come ends with its client's session, whatever its lease";
     StealPastQueue = "steal-past-queue", "no client takes an expired hold over past a queue";
     ThiefWithoutEpsilon = "thief-without-epsilon", "a thief waits for its clock's uncertainty";
     UnknownIsFailure = "unknown-is-failure", "a lost answer is neither success nor failure";

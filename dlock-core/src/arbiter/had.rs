@@ -65,11 +65,7 @@ impl Arbiter {
             LockType::Fair => {
                 let (entry, is_proxied) =
                     (mem.ledger(client, handle), self.proxied.contains(client));
-                let turn = TurnWord::from_bits(mem.read(WordAddr::new(lock.slot, Word::W1)));
-                let is_place = state.fair.is_before_its_turn(client, turn)
-                    || self.proxied.has_but_a_place(client, lock.slot);
-                let is_place = is_place && !planted::is(Bug::PlaceOutlasts);
-                match fair::hold(&state.fair, client, entry, now, (is_proxied, is_place)) {
+                match fair::hold(&state.fair, client, entry, now, is_proxied) {
                     fair::Hold::Nothing => Had::Nothing,
                     fair::Hold::Place => Had::Unleased,
                     fair::Hold::Claimed(_) if planted::is(Bug::ClaimLapses) => Had::Unleased,

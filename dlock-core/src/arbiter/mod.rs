@@ -27,7 +27,7 @@ use crate::ids::{ClientId, Handle, Seq, Slot};
 use crate::limits::LOOK_S;
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
-use crate::memory::words::{LedgerEntry, Ticket, TurnWord};
+use crate::memory::words::{LedgerEntry, Ticket};
 use crate::planted::{self, Bug};
 use crate::token::Token;
 use crate::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -324,13 +324,6 @@ impl Arbiter {
         self.waits.remove(&client);
     }
 
-    /// Whether this client is known to have a place in the queue of this fair lock, whose turn word
-    /// is `turn`: a ticket whose turn has not come.
-    pub fn has_place(&self, slot: Slot, client: ClientId, turn: TurnWord) -> bool {
-        let state = self.locks.get(&slot);
-        state.is_some_and(|state| state.fair.is_before_its_turn(client, turn))
-    }
-
     /// How many locks this client is queued for, or may be.
     pub fn waits_len(&self, client: ClientId) -> usize {
         self.waits.get(&client).map_or(0, BTreeSet::len)
@@ -358,12 +351,6 @@ impl Arbiter {
                 LockType::Fair => fair::waits_dropped(ctx, state, client),
             }
         });
-        if lock.lock_type == LockType::Fair {
-            let turn = TurnWord::from_bits(mem.read(WordAddr::new(lock.slot, Word::W1)));
-            if self.has_place(lock.slot, client, turn) {
-                self.proxied.has_place(client, lock.slot);
-            }
-        }
     }
 
     /// Forgets a lock that does not exist any more.

@@ -10,13 +10,10 @@
 //! earlier is told then. A lock may be told twice, which does no harm: a client that has mapped the
 //! shared memory never becomes proxied again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{Arbiter, LockState};
 use crate::ids::{ClientId, Slot};
-use crate::memory::exec::LockMemory;
-use crate::memory::word_op::{Word, WordAddr};
-use crate::memory::words::TurnWord;
 use crate::planted::{self, Bug};
 
 /// The proxied clients.
@@ -25,22 +22,7 @@ pub(super) struct Proxied {
     clients: BTreeSet<ClientId>,
     /// Clients that are no longer proxied, while some of their locks do not know that yet.
     changing: BTreeSet<ClientId>,
-    /// Clients without a channel.
-    cut_off: BTreeMap<ClientId, CutOff>,
 }
-
-/// A client without a channel.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct CutOff {
-    /// The fair locks whose turn had not come to it when the channel ended, or later.
-    places: BTreeSet<Slot>,
-    /// Whether it cannot look at the words any more. Then no look has shown it the turn of
-    /// `places`, and none will before its next channel.
-    is_fenced: bool,
-}
-
-/// With more places, those count as claims.
-const PLACES_MAX: usize = 256;
 
 impl Proxied {
     pub fn contains(&self, client: ClientId) -> bool {
@@ -68,20 +50,6 @@ impl Proxied {
     pub fn forget(&mut self, client: ClientId) {
         self.clients.remove(&client);
         self.changing.remove(&client);
-        self.cut_off.remove(&client);
-    }
-
-    /// The client had a place in the queue of this lock when its channel ended.
-    pub fn has_place(&mut self, client: ClientId, slot: Slot) {
-        if let Some(cut_off) = self.cut_off.get_mut(&client) {
-            cut_off.places.insert(slot);
-        }
-    }
-
-    /// Whether the client has nothing but a place in the queue of this lock, whatever has become of
-    /// the turn since its channel ended.
-    pub fn has_but_a_place(&self, client: ClientId, slot: Slot) -> bool {
-        self.cut_off.get(&client).is_some_and(|one| one.is_fenced && one.places.contains(&slot))
     }
 }
 
@@ -90,29 +58,6 @@ impl Arbiter {
     /// never mapped the memory), so that it knows what the client has without the client's ledger.
     pub fn proxy(&mut self, client: ClientId) {
         self.proxied.clients.insert(client);
-    }
-
-    /// The channel of this client has ended. That fences a proxied client.
-    pub fn cut_off(&mut self, client: ClientId) {
-        let is_fenced = self.proxied.contains(client);
-        self.proxied.cut_off.entry(client).or_default().is_fenced |= is_fenced;
-    }
-
-    /// This client, whose channel has ended, is fenced.
-    pub fn is_fenced(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
-        let Some(mut cut_off) = self.proxied.cut_off.remove(&client) else { return };
-        if !cut_off.is_fenced {
-            let mut turn = |slot| TurnWord::from_bits(mem.read(WordAddr::new(slot, Word::W1)));
-            let is_looked_at = cut_off.places.len() <= PLACES_MAX;
-            cut_off.places.retain(|&at| is_looked_at && self.has_place(at, client, turn(at)));
-            cut_off.is_fenced = true;
-        }
-        self.proxied.cut_off.insert(client, cut_off);
-    }
-
-    /// This client has a channel, or is about to have one.
-    pub fn may_look(&mut self, client: ClientId) {
-        self.proxied.cut_off.remove(&client);
     }
 
     /// From now on the client operates on the words itself, and its ledger tells what it has.

@@ -209,7 +209,6 @@ impl Locks {
         self.collect(mem, client); // the new channel may start its counts at 0
         self.last_seq.remove(&client);
         self.detached(now, mem, client, out);
-        self.arbiter.may_look(client);
         self.will_attach(client, fabric);
         let is_remote = fabric.executes() == Executes::Primary;
         if !self.one_sided.contains(&client) || planted::is(Bug::RelayTooSoon) && is_remote {
@@ -223,7 +222,6 @@ impl Locks {
     pub fn will_attach(&mut self, client: ClientId, fabric: FabricKind) {
         if fabric.executes() != Executes::Primary {
             self.one_sided.insert(client);
-            self.arbiter.may_look(client);
             if !planted::is(Bug::RelayKept) {
                 self.arbiter.unproxy(client);
                 self.changes(client);
@@ -243,14 +241,8 @@ impl Locks {
     ) {
         if self.known(client).is_some() {
             self.listeners.channel_ended(client);
-            self.arbiter.cut_off(client);
             self.is_deaf(now, mem, client, out);
         }
-    }
-
-    /// Handles that a client without a channel is fenced.
-    pub(crate) fn is_fenced(&mut self, mem: &mut dyn LockMemory, client: ClientId) {
-        self.arbiter.is_fenced(mem, client);
     }
 
     /// A client for which others have waited too long, although it may hold nothing: it is stopped

@@ -30,7 +30,7 @@ use crate::counters::Counter;
 use crate::ids::{ClientId, Handle};
 use crate::locks::{Lapse, Locks};
 use crate::membership::{
-    Caller, Draws, Fencing, Joining, MemberMemory, Membership, Opened, Rules, State, Task,
+    Caller, Draws, Fencing, Joining, MemberMemory, Membership, Opened, Rules, Task,
 };
 use crate::memory::word_op::{Chain, Outcome, WordOp};
 use crate::memory::words::LedgerEntry;
@@ -291,9 +291,6 @@ impl Primary {
                 locks.detached(now, mem, client, sent);
                 let fencing = Fencing { unfenced, mapped: mem.is_mapped(client) };
                 members.fence_tried(locks, client, fencing);
-                if matches!(members.state(client), Some(State::Fenced(_))) {
-                    locks.is_fenced(mem, client);
-                }
             }
             Some(Task::Switch { client, fabric: Some(fabric) }) => {
                 locks.attached(now, mem, client, fabric, sent);

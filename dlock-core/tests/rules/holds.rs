@@ -6,15 +6,13 @@ use dlock_core::clock::{Deadline, Lease, ServerTime, NS, TICK_NS};
 use dlock_core::ids::{ClientId, Epoch, LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::locks::{Locks, PrimaryConfig, LAPSE_SLICE, LOOKS_MAX};
-use dlock_core::membership::State;
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Chain, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{
     AtomicWord, LedgerEntry, LedgerState, RwWord, TakenWord, Ticket, TurnWord,
 };
-use dlock_core::primary::Event;
 use dlock_core::wire::control::{
-    Act, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Whose,
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
 };
 use dlock_core::wire::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::wire::status::Status;
@@ -141,44 +139,6 @@ fn a_claim_lasts_whatever_its_client_has_asked_for() {
         asks(&mut site, a, Request::Poll { handle: grant.handle, mode, ticket, lease });
         site.memory.set(w1, TurnWord::new().with_nx(ahead).into_bits());
         assert_eq!(lapses(&mut site, a).until, until, "{ahead} before it");
-    }
-}
-
-/// No chain has shown it its turn, and none will: its channel has ended.
-#[test]
-fn a_place_ends_with_the_session_whatever_lease_its_claim_asks_for() {
-    for (fabric, comes_after) in [(Verbs, false), (Tcp, false), (Tcp, true), (Verbs, true)] {
-        let (mut site, mode) = (Site::new(), Mode::Exclusive);
-        let peers = [site.join(fabric, 10), site.join(fabric, 10)];
-        let grants = peers.map(|peer| site.get(peer, "l", LockType::Fair));
-        let until = START.deadline(Lease::secs(60));
-        for (peer, grant) in peers.iter().zip(&grants) {
-            let value = LedgerEntry::claim(mode, 1).with_deadline(until).into_bits();
-            let note = WordOp::WriteLedger { handle: grant.handle, value };
-            site.execute(*peer, &Chain::one(note));
-            let add = TakenWord::addend(mode);
-            site.execute(*peer, &Chain::one(WordOp::Faa { addr: w0(grant), add }));
-        }
-        let w1 = WordAddr::new(grants[0].slot, Word::W1);
-        let turn = TurnWord::from_bits(site.memory.read(w1));
-        let ticket = Ticket { lap: site.memory.read(w1.next()), tx: turn.nx() + 1, ts: turn.ns() };
-        let (wait, handle) = (WaitNumber(1), grants[1].handle);
-        let lease = Lease::secs(60);
-        let ticket = Some(ticket);
-        site.command(peers[1].id, Seq(1), Request::Wait { handle, mode, lease, wait, ticket });
-        assert!(site.out.is_empty(), "{:?}", site.out);
-        let act = Act::TakeAway { whose: Whose::Client(peers[1].id), grace_s: 0, now: false };
-        site.handle(Event::Operate { act, by: "uid 0".into() });
-        site.settle();
-        assert!(matches!(site.state(peers[1]), Some(State::Fenced(_))), "its horizon runs");
-        if comes_after {
-            let word = TurnWord::from_bits(site.memory.read(w1));
-            site.memory.set(w1, word.done(mode).into_bits());
-        }
-        let lapsed = lapses(&mut site, peers[1]);
-        assert!(lapsed.ended && lapsed.until.is_none(), "{fabric:?} {comes_after} {lapsed:?}");
-        assert!(!has_something(&mut site, peers[1]));
-        assert!(comes_after || has_something(&mut site, peers[0]), "{fabric:?}");
     }
 }
 

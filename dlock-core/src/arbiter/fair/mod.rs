@@ -511,19 +511,18 @@ pub(super) enum Hold {
     Nothing,
     /// A hold or a claim until this deadline.
     Claimed(Deadline),
-    /// A place in the queue: its turn has not come, or its claim is over.
+    /// A place in the queue, without a claim that still runs.
     Place,
 }
 
 /// What the client has. Even a client that has given its wait up, or has not heard of its grant,
-/// may have looked at the word since, and relies on what its ledger claims. `is_place`: no look
-/// can have shown it its turn.
+/// may have looked at the word since, and relies on what its ledger claims.
 pub(super) fn hold(
     fair: &FairState,
     client: ClientId,
     entry: LedgerEntry,
     now: ServerTime,
-    (is_proxied, is_place): (bool, bool),
+    is_proxied: bool,
 ) -> Hold {
     let record = fair.records.get(&client);
     let record = record.filter(|r| r.stamp == entry.stamp() && entry.claims() == Some(r.mode));
@@ -539,7 +538,6 @@ pub(super) fn hold(
         Some(Known::Granted { deadline }) => {
             Hold::Claimed(noted.map_or(deadline, |noted| noted.max(deadline)))
         }
-        Some(_) if is_place => Hold::Place,
         Some(Known::Issued) => noted.map_or(Hold::Place, Hold::Claimed),
         Some(Known::Kept | Known::Waiting) => running.map_or(Hold::Place, Hold::Claimed),
     }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Checker: a client that is queued with a ticket at its turn is granted the lock, because no other
-//! client can hold it; and a ticket before its turn does not outlast its client's session.
+//! client can hold it.
 
 use dlock_core::clock::NS;
-use dlock_core::ids::ClientId;
 use dlock_core::limits::{FAIR_GRACE, LOOK_S};
 use dlock_core::lock::EntryState;
-use dlock_core::membership::State;
 use dlock_core::memory::words::{Ticket, TurnWord};
 use dlock_core::wire::message::LockType;
 use dlock_core::wire::message::Mode;
@@ -36,27 +34,6 @@ impl World {
                 let why = format!("liveness: lock {l}: a turn has come, and is not granted");
                 return self.sys.fail(why);
             }
-        }
-    }
-
-    /// Checks that of a client whose session has lapsed no place in a queue is left, for which
-    /// others would have to wait.
-    pub(super) fn no_place_is_left(&mut self) {
-        let Some(primary) = self.primary.as_ref().filter(|one| !one.locks().is_recovering()) else {
-            return;
-        };
-        let sys = &self.sys;
-        let fair = (0..sys.plan.locks.len()).filter(|&l| sys.plan.locks[l] == LockType::Fair);
-        let mut slots = fair.filter_map(|l| sys.slot_of(l, primary));
-        let has_lapsed = |&(_, state): &(ClientId, State)| matches!(state, State::Lingering { .. });
-        let found = slots.find_map(|slot| {
-            let turn = TurnWord::from_bits(sys.lock_word(slot, LockType::Fair));
-            let mut all = primary.members().iter().filter(has_lapsed);
-            let arbiter = primary.locks().arbiter();
-            all.find(|&(client, _)| arbiter.has_place(slot, client, turn)).map(|(client, _)| client)
-        });
-        if let Some(client) = found {
-            self.sys.fail(format!("place: client {client} has lapsed, and others wait behind it"));
         }
     }
 

@@ -85,7 +85,6 @@ impl World {
     /// client wait.
     pub(super) fn words_and_acts(&mut self) {
         self.nothing_waits_in_a_drain();
-        self.no_place_is_left();
         self.counts_waiters();
         self.waiters_bits();
         self.readers_are_counted();
