@@ -178,7 +178,7 @@ fn a_client_that_was_to_be_removed_may_come_back_while_its_memory_is_mapped() {
     let read = WordOp::Read { addr: client.word() };
     drop(client.control);
     eventually("it is refused", || {
-        execute(&client.exec, read) == Outcome::Refused(Status::ClientRemoved)
+        execute(&client.exec, read) == Outcome::Refused(Status::BadResponse)
     });
     client.control = Peer::connect(server.local_addr());
     assert!(matches!(client.control.call(reinit(&client.session)), ControlReply::Session(_)));
