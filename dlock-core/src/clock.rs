@@ -58,6 +58,11 @@ impl Lease {
         let ticks = time.as_nanos().div_ceil(u128::from(TICK_NS));
         Self(u32::try_from(ticks).unwrap_or(u32::MAX))
     }
+    /// A lease of at least this many nanoseconds; too long for the type: endless.
+    pub const fn at_least_ns(ns: u64) -> Self {
+        let ticks = ns.div_ceil(TICK_NS);
+        Self(if ticks > u32::MAX as u64 { u32::MAX } else { ticks as u32 })
+    }
     /// Whether this is no lease, so that the operation only asks.
     #[inline]
     pub const fn is_none(self) -> bool {

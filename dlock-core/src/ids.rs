@@ -3,15 +3,15 @@
 
 use std::fmt;
 
-/// The id of a client of one primary: 31 bits, never 0; the primary draws it at random.
+/// The id of a client of one primary: 30 bits, never 0; the primary draws it at random.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(u32);
 
 impl ClientId {
-    /// The largest client id: the lock words have 31 bits for it.
-    pub const MAX: u32 = 0x7fff_ffff;
+    /// The largest client id: the lock words have 30 bits for it.
+    pub const MAX: u32 = 0x3fff_ffff;
 
-    /// `None` for 0 and for values of more than 31 bits.
+    /// `None` for 0 and for values of more than 30 bits.
     pub fn new(raw: u32) -> Option<Self> {
         (raw != 0 && raw <= Self::MAX).then_some(Self(raw))
     }
@@ -84,9 +84,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_id_is_31_bits_and_not_zero() {
+    fn a_client_id_is_30_bits_and_not_zero() {
         assert!(ClientId::new(0).is_none());
-        assert!(ClientId::new(0x8000_0000).is_none());
+        assert!(ClientId::new(0x4000_0000).is_none());
         assert_eq!(ClientId::new(ClientId::MAX).unwrap().get(), ClientId::MAX);
     }
 }

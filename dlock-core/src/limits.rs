@@ -50,6 +50,16 @@ pub const LOOK_S: u32 = 1;
 /// How long a client may stay between two word operations of one operation while others wait for
 /// what it is about to do, seconds; then it must be fenced.
 pub const HINDRANCE_S: u32 = 10;
+/// How long a try of a lock that another client keeps waits for that client to give it back or to
+/// say that it uses it, nanoseconds (200 ms).
+pub const TRY_KEPT_NS_MAX: u64 = 200_000_000;
+/// For how long a client does not keep a lock again after others have wanted it, nanoseconds
+/// (10 ms): twice as long for each time in a row that it had not used the lock meanwhile.
+pub const KEEP_AGAIN_NS: u64 = 10_000_000;
+/// How often that time doubles at most: to 10 s.
+pub const KEEP_AGAIN_DOUBLED_MAX: u8 = 10;
+/// The most locks that a client keeps without using them, if its configuration names no number.
+pub const KEPT_MAX: usize = 1_024;
 /// The most compare-and-swaps of one operation before the arbiter takes it over.
 pub const CAS_ROUNDS_MAX: u32 = 8;
 /// How many holds of other clients a waiting operation finds in its tries before it queues. Of 8

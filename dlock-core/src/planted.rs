@@ -15,6 +15,33 @@ macro_rules! bugs {
 }
 
 bugs! {
+    KeptPastQueue =
+        "kept-past-queue",
+        "a lock that others wait for is not kept";
+    KeptUntold =
+        "kept-untold",
+        "a fair lock that a client keeps is changed by the arbiter alone";
+    WantedIgnored =
+        "wanted-ignored",
+        "a kept lock that others want is given back";
+    ServedThoughWanted =
+        "served-though-wanted",
+        "a kept lock that others want is not entered again";
+    ServedUnsure =
+        "served-unsure",
+        "a kept lock is entered and left without a message only while it surely lasts";
+    CacheOutlivesLease =
+        "cache-outlives-lease",
+        "a kept lock serves an acquire only for the whole lease";
+    IdleForgotten =
+        "idle-forgotten",
+        "what the client has kept and does not claim is undone";
+    DrainKeeps =
+        "drain-keeps",
+        "in a drain no client keeps what it releases";
+    TokenKept =
+        "token-kept",
+        "each exclusive hold has a token of its own, also of a client that keeps the lock";
     RenewalOutlives =
         "renewal-outlives",
         "the renewal of a hold ends with the hold";

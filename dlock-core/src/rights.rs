@@ -85,12 +85,14 @@ impl Right {
         match *request {
             Request::Wait { mode, .. }
             | Request::Poll { mode, .. }
+            | Request::Try { mode, .. }
             | Request::TakeTicket { mode, .. }
             | Request::Steal { mode, .. } => Some(Self::to_lock(mode)),
             Request::Extend { mode, lease, .. } => (!lease.is_none()).then(|| Self::to_lock(mode)),
             Request::Downgrade { .. } => Some(Self::LockShared),
             Request::Cancel { .. }
             | Request::Release { .. }
+            | Request::Keep { .. }
             | Request::Wake { .. }
             | Request::Abandon { .. }
             | Request::Resolve { .. }

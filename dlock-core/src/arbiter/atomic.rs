@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The atomic lock, arbiter side: hand-over in order of arrival, take-over after expiry.
 //!
+//! A word with `kept` is its owner's, which may not use the lock ([`super::kept`]).
+//!
 //! Invariant: the waiters bit is set if and only if the queue is not empty, and never on a word
 //! without an owner. While the bit is set, this module alone writes the word; only the holder's own
 //! extend may still do so, too.
 
 use super::confirm::confirm;
+use super::kept::{self, try_until};
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use crate::clock::{Lease, ServerTime};
 use crate::ids::ClientId;
@@ -19,9 +22,21 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         Request::Wait { mode: Mode::Exclusive, lease, wait, .. } => {
             end_earlier_wait(ctx, state, from.client);
             clear_bit_if_nobody_waits(ctx, state);
-            let waiter = Waiter { caller: from, wait, mode: Mode::Exclusive, lease };
-            queue(ctx, state, waiter);
+            let (mode, until) = (Mode::Exclusive, None);
+            queue(ctx, state, Waiter { caller: from, wait, mode, lease, until });
         }
+        Request::Try { mode: Mode::Exclusive, lease, wait, .. } => {
+            end_earlier_wait(ctx, state, from.client);
+            clear_bit_if_nobody_waits(ctx, state);
+            match state.kept.may_give_back() {
+                true => {
+                    let (mode, until) = (Mode::Exclusive, try_until(ctx));
+                    queue(ctx, state, Waiter { caller: from, wait, mode, lease, until });
+                }
+                false => steal(ctx, state, from, lease),
+            }
+        }
+        Request::Keep { lease, .. } => keep(ctx, state, from, lease),
         Request::Cancel { wait, .. } => {
             cancel_wait(ctx, state, from, wait);
             clear_bit_if_nobody_waits(ctx, state);
@@ -109,6 +124,31 @@ fn hand_over(
     true
 }
 
+/// Lets the owner keep the lock, or releases it if another client waits, or the hold is over.
+fn keep(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, lease: Lease) {
+    let (now, is_wanted) = (ctx.now, !state.queue.is_empty() && !planted::is(Bug::KeptPastQueue));
+    let may = !is_wanted && !lease.is_none();
+    let new = ctx.update(|seen| {
+        let word = AtomicWord::from_bits(seen);
+        let is_mine = word.client() == from.client.get() && !expired(now, word);
+        let until = word.timeout().max(now.deadline(lease));
+        (may && is_mine).then(|| word.with_kept(true).with_timeout(until).into_bits())
+    });
+    match new {
+        Some(word) => {
+            let deadline = AtomicWord::from_bits(word).timeout();
+            kept::granted(ctx, state, from, (word, deadline));
+        }
+        None => release(ctx, state, from),
+    }
+}
+
+/// Whether the client has the lock and may keep it.
+pub(super) fn is_kept_by(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
+    let word = AtomicWord::from_bits(ctx.read());
+    word.client() == client.get() && word.kept()
+}
+
 fn release(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
     let me = from.client.get();
     if hand_over(ctx, state, |word| word.client() == me) {
@@ -133,7 +173,7 @@ fn steal(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, lease: Lease) {
     }
 }
 
-fn clear_bit_if_nobody_waits(ctx: &mut Ctx<'_>, state: &LockState) {
+pub(super) fn clear_bit_if_nobody_waits(ctx: &mut Ctx<'_>, state: &LockState) {
     if state.queue.is_empty() && !planted::is(Bug::AtomicCancelKeepsBit) {
         ctx.update(|seen| {
             let word = AtomicWord::from_bits(seen);

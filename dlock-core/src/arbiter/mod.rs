@@ -15,6 +15,7 @@ mod confirm;
 mod executed;
 mod fair;
 mod had;
+mod kept;
 mod proxied;
 mod rw;
 mod waits;
@@ -37,6 +38,7 @@ pub use fair::WORK_MAX as FAIR_WORK_MAX;
 
 pub(crate) use fair::fair_view;
 use fair::FairState;
+use kept::Keepers;
 use proxied::Proxied;
 use rw::RwState;
 use waits::{cancel_wait, drop_waits, end_earlier_wait, no_wait};
@@ -91,6 +93,8 @@ struct Waiter {
     wait: WaitNumber,
     mode: Mode,
     lease: Lease,
+    /// Of a try: when it fails.
+    until: Option<ServerTime>,
 }
 
 /// What the arbiter remembers of a lock; absent if there is nothing to remember.
@@ -99,6 +103,7 @@ struct LockState {
     queue: VecDeque<Waiter>,
     fair: FairState,
     rw: RwState,
+    kept: Keepers,
     /// When the arbiter next looks at the lock. `needed`: when it would have to look if no wake-up
     /// could be lost.
     due: Option<ServerTime>,
@@ -112,7 +117,10 @@ impl LockState {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty()
+        self.queue.is_empty()
+            && self.fair.is_empty()
+            && self.rw.is_empty()
+            && self.kept.is_empty()
     }
 }
 
@@ -265,10 +273,15 @@ impl Arbiter {
         request: Request,
         out: &mut Vec<Sent>,
     ) {
-        self.with(now, mem, lock, out, |ctx, state| match lock.lock_type {
-            LockType::Atomic => atomic::request(ctx, state, from, request),
-            LockType::Rw => rw::request(ctx, state, from, request),
-            LockType::Fair => fair::request(ctx, state, from, request),
+        self.with(now, mem, lock, out, |ctx, state| {
+            if matches!(request, Request::Release { .. } | Request::Resolve { .. }) {
+                state.kept.end(from.client);
+            }
+            match lock.lock_type {
+                LockType::Atomic => atomic::request(ctx, state, from, request),
+                LockType::Rw => rw::request(ctx, state, from, request),
+                LockType::Fair => fair::request(ctx, state, from, request),
+            }
         });
         if self.locks.get(&lock.slot).is_some_and(|state| state.has_queued(from.client)) {
             self.waits.entry(from.client).or_default().insert(lock.slot);
@@ -394,12 +407,15 @@ impl Arbiter {
     /// A client that has been between two word operations of one operation for
     /// [`HINDRANCE_S`](crate::limits::HINDRANCE_S), while others wait for what it is about to do;
     /// or a client whose claim of a fair lock is over, and keeps the arbiter from resetting the
-    /// ticket counters.
+    /// ticket counters; or a client that keeps a lock and does not answer.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
         states
             .into_iter()
-            .find_map(|state| state.rw.hinderer(skip).or_else(|| state.fair.hinderer(skip)))
+            .find_map(|state| {
+                let others = || state.fair.hinderer(skip).or_else(|| state.kept.hinderer(skip));
+                state.rw.hinderer(skip).or_else(others)
+            })
     }
 
     /// Gives a client that is between two word operations as much time for the rest as if it had
@@ -409,6 +425,7 @@ impl Arbiter {
             if let Some(state) = self.locks.get_mut(slot) {
                 state.rw.goes_on(now, client);
                 state.fair.goes_on(now, client);
+                state.kept.goes_on(now, client);
             }
         }
     }
@@ -511,7 +528,13 @@ impl Arbiter {
         self.proxied.tell(state);
         let (proxied, before) = (&self.proxied, out.len());
         let mut ctx = Ctx { now, mem, lock, out, proxied, due: None, look: None, work: 0 };
+        let was_kept = !state.kept.is_empty();
+        kept::look(&mut ctx, state);
         f(&mut ctx, state);
+        kept::schedule(&mut ctx, state);
+        if was_kept && state.kept.is_empty() && lock.lock_type == LockType::Rw {
+            rw::clear_kept(&mut ctx);
+        }
         // every path ends in an `advance`, which sets anew when it wants to be called again
         let (needed, look, work) = (ctx.due, ctx.look, ctx.work);
         let due = needed.into_iter().chain(look).min();
@@ -522,7 +545,7 @@ impl Arbiter {
             }
         }
         self.work = Work(work);
-        match state.rw.is_hindered() || state.fair.is_hindered() {
+        match state.rw.is_hindered() || state.fair.is_hindered() || state.kept.is_hindered() {
             true => self.hindered.insert(lock.slot),
             false => self.hindered.remove(&lock.slot),
         };
@@ -543,6 +566,7 @@ impl Arbiter {
 
 /// Undoes what a client has of the lock that can no longer act on it.
 fn undo(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId, handle: Handle) {
+    state.kept.end(client);
     match ctx.lock.lock_type {
         LockType::Atomic => atomic::forget(ctx, state, client),
         LockType::Rw => rw::forget(ctx, state, client, handle),

@@ -28,11 +28,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use leased::Leased;
 
 use super::confirm::confirm;
+use super::kept::{self, try_until};
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
 use crate::budget::work::GRANTS_PER_LOOK;
-use crate::clock::{ServerTime, NS};
+use crate::clock::{Deadline, Lease, ServerTime, NS};
 use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
@@ -179,7 +180,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             end_earlier_wait(ctx, state, from.client);
             state.rw.granted.remove(&from.client);
             state.rw.untold.remove(&from.client);
-            let waiter = Waiter { caller: from, wait, mode, lease };
+            let waiter = Waiter { caller: from, wait, mode, lease, until: None };
             let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
             if owns || state.rw.has_share(from.client) {
                 ctx.denied(from, Status::Fail);
@@ -222,10 +223,17 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
             ctx.denied(from, Status::Fail);
         }
         Request::Steal { mode, lease, .. } if !lease.is_endless() => {
-            advance(ctx, state);
-            take_now(ctx, state, Waiter { caller: from, wait: WaitNumber(0), mode, lease });
+            try_now(ctx, state, from, (mode, lease, WaitNumber(0)));
         }
+        Request::Try { mode, lease, wait, .. } => {
+            end_earlier_wait(ctx, state, from.client);
+            state.rw.granted.remove(&from.client);
+            state.rw.untold.remove(&from.client);
+            try_now(ctx, state, from, (mode, lease, wait));
+        }
+        Request::Keep { mode, lease, .. } => return keep(ctx, state, from, mode, lease),
         Request::Extend { mode, lease, .. } => extend(ctx, state, from, mode, lease),
+        Request::Wake { .. } if state.kept.is_empty() => clear_kept(ctx),
         Request::Wake { .. } | Request::Abandon { .. } => {}
         Request::Downgrade { stamp, .. } => downgrade(ctx, state, from, stamp),
         Request::Resolve { .. } => resolve(ctx, state, from),
@@ -235,10 +243,111 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
     advance(ctx, state);
 }
 
+/// Grants the lock now, or soon if another client keeps it without using it, or refuses it.
+fn try_now(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    from: Caller,
+    (mode, lease, wait): (Mode, Lease, WaitNumber),
+) {
+    advance(ctx, state);
+    let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
+    let may_wait = state.kept.may_give_back() && !owns && !state.rw.has_share(from.client);
+    let until = try_until(ctx).filter(|_| may_wait);
+    let waiter = Waiter { caller: from, wait, mode, lease, until };
+    match may_wait {
+        true => {
+            set_bit(ctx);
+            state.queue.push_back(waiter);
+        }
+        false => take_now(ctx, state, waiter),
+    }
+}
+
 fn set_bit(ctx: &mut Ctx<'_>) {
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
         (!word.waiters()).then(|| word.with_waiters(true).into_bits())
+    });
+}
+
+/// Lets the client keep its hold, or releases it if another client waits.
+fn keep(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, lease: Lease) {
+    let is_wanted = !state.queue.is_empty() && !planted::is(Bug::KeptPastQueue);
+    let is_open = !is_wanted && !state.rw.suspect && !lease.is_none();
+    if !is_held_in(ctx, state, from.client, from.handle, mode) {
+        ctx.denied(from, Status::Fail);
+        return advance(ctx, state);
+    }
+    if !is_open {
+        return match (mode, state.rw.leased(from.client)) {
+            (Mode::Shared, None) => {
+                resolve(ctx, state, from);
+                advance(ctx, state);
+            }
+            _ => {
+                let handle = from.handle;
+                request(ctx, state, from, Request::Release { handle, mode, ticket: None });
+            }
+        };
+    }
+    let now = ctx.now;
+    let deadline = match state.rw.leased.get_mut(&from.client) {
+        Some(hold) => {
+            hold.until = hold.until.max(now.deadline(lease));
+            hold.until
+        }
+        None => Deadline::NEVER,
+    };
+    let word = ctx.update(|seen| Some(RwWord::from_bits(seen).with_kept(true).into_bits()));
+    let word = word.unwrap_or_else(|| ctx.read());
+    kept::granted(ctx, state, from, (word, deadline));
+    advance(ctx, state);
+}
+
+/// Whether the client holds the lock in this mode.
+fn is_held_in(
+    ctx: &mut Ctx<'_>,
+    state: &LockState,
+    client: ClientId,
+    handle: Handle,
+    mode: Mode,
+) -> bool {
+    match mode {
+        Mode::Exclusive => RwWord::from_bits(ctx.read()).client() == client.get(),
+        Mode::Shared if state.rw.has_share(client) => {
+            state.rw.leased(client).is_none_or(|hold| hold.mode == Mode::Shared)
+        }
+        Mode::Shared if ctx.is_proxied(client) => false,
+        Mode::Shared => {
+            let entry = ctx.ledger(client, handle);
+            let granted = state.rw.granted.get(&client);
+            match entry.state() {
+                LedgerState::HeldShared => true,
+                LedgerState::Waiting => granted == Some(&WaitNumber(entry.detail())),
+                _ => state.rw.is_untold(client, entry),
+            }
+        }
+    }
+}
+
+/// Whether the client holds the lock.
+pub(super) fn is_held_by(
+    ctx: &mut Ctx<'_>,
+    state: &LockState,
+    client: ClientId,
+    handle: Handle,
+) -> bool {
+    [Mode::Exclusive, Mode::Shared]
+        .into_iter()
+        .any(|mode| is_held_in(ctx, state, client, handle, mode))
+}
+
+/// No client keeps the lock any more.
+pub(super) fn clear_kept(ctx: &mut Ctx<'_>) {
+    ctx.update(|seen| {
+        let word = RwWord::from_bits(seen);
+        word.kept().then(|| word.with_kept(false).into_bits())
     });
 }
 
@@ -256,7 +365,8 @@ fn hand_over(ctx: &mut Ctx<'_>, state: &mut LockState, owner: ClientId) -> Optio
         let word = RwWord::from_bits(seen);
         let alone = word.rcount() == 0 || planted::is(Bug::RwGrantIgnoresReaders);
         let may = word.client() == owner.get() && alone;
-        let next = word.with_client(next.caller.client.get()).with_waiters(more);
+        let next = word.without_owner().with_client(next.caller.client.get());
+        let next = next.with_waiters(more);
         may.then(|| next.into_bits())
     })?;
     state.queue.pop_front();
@@ -282,9 +392,9 @@ fn end_exclusive(ctx: &mut Ctx<'_>, client: ClientId) -> bool {
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
         if planted::is(Bug::RwReleaseUnchecked) {
-            return (word.client() != 0).then(|| word.with_client(0).into_bits());
+            return (word.client() != 0).then(|| word.without_owner().into_bits());
         }
-        (word.client() == client.get()).then(|| word.with_client(0).into_bits())
+        (word.client() == client.get()).then(|| word.without_owner().into_bits())
     })
     .is_some()
 }
@@ -306,7 +416,7 @@ fn downgrade(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, stamp: u32)
         false => ctx.update(|seen| {
             let word = RwWord::from_bits(seen);
             let owns = word.client() == from.client.get();
-            joins(word.with_client(0)).filter(|_| owns).map(RwWord::into_bits)
+            joins(word.without_owner()).filter(|_| owns).map(RwWord::into_bits)
         }),
     };
     let is_proxied = ctx.is_proxied(from.client);
@@ -410,7 +520,7 @@ fn grant(ctx: &mut Ctx<'_>, waiter: &Waiter) -> Option<u64> {
                 if word.client() == 0
                     && (word.rcount() == 0 || planted::is(Bug::RwGrantIgnoresReaders)) =>
             {
-                Some(word.with_client(waiter.caller.client.get()).into_bits())
+                Some(word.without_owner().with_client(waiter.caller.client.get()).into_bits())
             }
             Mode::Shared if word.client() == 0 => {
                 let rcount = word.rcount().checked_add(1)?; // full only if a client forged it

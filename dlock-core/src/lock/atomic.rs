@@ -199,6 +199,7 @@ fn not_acquired(m: &mut Machine, e: &mut LockEntry, mine: u64, old: u64, now: No
     }
     match m.waits() {
         true => m.again_or_wait(e, old),
+        false if word.kept() => m.tries_kept(e),
         false => m.done(Status::Fail),
     }
 }
@@ -213,7 +214,7 @@ fn granted(e: &mut LockEntry, word: u64, clock: &Now) -> OpResult {
 }
 
 #[inline(always)]
-fn view(e: &mut LockEntry) -> View {
+pub(super) fn view(e: &mut LockEntry) -> View {
     let word = AtomicWord::from_bits(e.word);
     e.lease.time = word.timeout();
     View::Atomic { client_id: word.client(), time_out: e.shown(word.timeout()) }

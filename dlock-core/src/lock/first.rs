@@ -111,7 +111,7 @@ impl LockEntry {
             Op::Extend { .. } | Op::Downgrade => false,
         };
         let is_settled = self.doubt == Doubt::None && !self.has_ledger_write();
-        fits && is_settled && !now.is_past_horizon()
+        fits && is_settled && self.kept.is_out(now) && !now.is_past_horizon()
     }
 
     /// Whether the operation needs a chain instead of a single word operation: to take a token, or

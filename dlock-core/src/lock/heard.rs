@@ -115,7 +115,7 @@ impl LockEntry {
     pub fn hold(&self) -> Option<u64> {
         let is_doubtful =
             matches!(self.doubt, Doubt::Lost | Doubt::Release | Doubt::Acquire | Doubt::Left);
-        (self.state.is_held() && !is_doubtful).then_some(self.hold)
+        (self.state.is_held() && !self.is_idle() && !is_doubtful).then_some(self.hold)
     }
 
     /// Ends a hold that is known to be lost: its release needs no primary, and the program gets
@@ -138,7 +138,9 @@ impl LockEntry {
 
     /// This entry takes the place of `before`: its holds go on counting from there.
     pub(crate) fn after(self, before: &Self) -> Self {
-        Self { hold: before.hold, loss: before.loss, ..self }
+        let mut entry = Self { hold: before.hold, loss: before.loss, ..self };
+        entry.caches(before.kept.is_on());
+        entry
     }
 
     /// The hold is over, and its program has not asked for that.

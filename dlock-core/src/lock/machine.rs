@@ -8,7 +8,7 @@
 
 use super::tries::Tries;
 use super::{
-    atomic, claimed, downgrade, fair, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult,
+    atomic, claimed, downgrade, fair, kept, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult,
     Step, View,
 };
 use crate::clock::{Lease, Now};
@@ -53,6 +53,8 @@ pub(super) enum Phase {
     Fair(fair::At),
     /// The client has asked for a downgrade.
     Downgrading,
+    /// The client has asked to keep the lock instead of releasing it.
+    Keeping,
     /// Queued at the arbiter.
     Wait,
     /// A request without a reply was sent; the operation ends with this result.
@@ -99,6 +101,11 @@ impl Machine {
                 _ => Mode::Exclusive,
             };
             (self.is_partial, self.op) = (true, Op::Extend { mode, lease: Lease::NONE });
+        }
+        if matches!(self.op, Op::Unlock) {
+            if let Some(step) = kept::start(self, e, now) {
+                return step;
+            }
         }
         if matches!(self.op, Op::Downgrade) {
             if let Some(step) = downgrade::start(self, e) {
@@ -190,6 +197,11 @@ impl Machine {
         }
         if matches!(self.phase, Phase::Downgrading) {
             return downgrade::reply(self, e, reply, now);
+        }
+        if matches!(self.phase, Phase::Keeping) {
+            if let Some(step) = kept::reply(self, e, reply, now) {
+                return step;
+            }
         }
         match e.lock_type {
             LockType::Atomic => atomic::reply(self, e, reply, now),
@@ -343,6 +355,16 @@ impl Machine {
             }
         };
         Step::Request(Request::Wait { handle: e.handle, mode: self.mode(), lease, wait, ticket })
+    }
+
+    /// Asks for a lock that another client may keep without using it.
+    pub(super) fn tries_kept(&mut self, e: &mut LockEntry) -> Step {
+        match self.wait(e, None) {
+            Step::Request(Request::Wait { handle, mode, lease, wait, .. }) => {
+                Step::Request(Request::Try { handle, mode, lease, wait })
+            }
+            step => step,
+        }
     }
 
     pub(super) fn tell(&mut self, request: Request, then: OpResult) -> Step {

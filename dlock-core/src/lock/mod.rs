@@ -25,6 +25,7 @@ mod downgrade;
 mod fair;
 mod first;
 mod heard;
+mod kept;
 mod ledger;
 mod machine;
 mod op;
@@ -40,12 +41,14 @@ pub use contended::{ASK_AGAIN_NS, ASK_NS_MIN};
 pub use fair::Half;
 pub use first::FirstOp;
 pub use heard::{Heard, Listening, Loss};
+pub use kept::Wanted;
 pub use machine::Machine;
 pub use op::{Op, OpResult};
 pub use renewal::{Due, LOST_AHEAD_NS};
 pub use view::{TimeOut, View};
 
 use fair::Fair;
+use kept::Cache;
 use machine::Phase;
 use renewal::Renewal;
 use tries::Pace;
@@ -155,6 +158,8 @@ pub struct LockEntry {
     counts_end: bool,
     /// The ledger entry to write before the next chain or request.
     write: Option<LedgerEntry>,
+    /// What the client keeps after a release.
+    kept: Cache,
 }
 
 /// What the session's executor makes possible for operations on this lock; it depends on the
@@ -254,6 +259,7 @@ impl LockEntry {
             means: Means::default(),
             takes_leases: false,
             write: None,
+            kept: Cache::OFF,
         };
         entry.see_lanes(grant.word);
         entry
@@ -292,7 +298,7 @@ impl LockEntry {
     #[inline]
     pub fn ticket(&self) -> Option<Ticket> {
         use EntryState as S;
-        let has_one = !matches!(self.state, S::Initialized | S::Unlocked);
+        let has_one = !matches!(self.state(), S::Initialized | S::Unlocked);
         (has_one && self.lock_type == LockType::Fair).then_some(self.fair.ticket)
     }
     /// The descriptor with which the client got the lock.
@@ -302,12 +308,15 @@ impl LockEntry {
     /// The lock's state as this client knows it.
     #[inline]
     pub fn state(&self) -> EntryState {
-        self.state
+        match self.is_idle() {
+            true => EntryState::Unlocked,
+            false => self.state,
+        }
     }
     /// The fencing token of the hold; `None` if the client does not hold the lock, or did not ask
     /// for tokens when it got the lock.
     pub fn token(&self) -> Option<Token> {
-        let is_known = self.desc.tokens && self.state.is_held() && !self.is_downgrading();
+        let is_known = self.desc.tokens && self.state().is_held() && !self.is_downgrading();
         self.token.some().filter(|_| is_known)
     }
     /// How many acquires of this hold are not released yet (re-entry); 0: not held.
@@ -406,6 +415,11 @@ impl LockEntry {
 
     /// The results that need no primary: the table of the C API's cached state.
     fn decide(&mut self, op: Op, now: Now) -> Option<OpResult> {
+        if self.is_kept() {
+            if let Some(served) = self.served(op, now) {
+                return Some(served);
+            }
+        }
         use EntryState as S;
         let code = |s| Some(OpResult::of(s));
         let held = self.state.is_held();
@@ -514,6 +528,7 @@ impl LockEntry {
             (self.lease.time, self.lease.by_arbiter) = (Deadline::NEVER, false);
         }
         self.renewal_ends();
+        self.keeps_nothing();
         self.cache = view;
     }
 

@@ -74,7 +74,7 @@ pub(super) fn cas(e: &LockEntry, at: At) -> WordOp {
     let (expect, swap) = match at {
         At::Taking => (0, mine(e)),
         // keep the count in the word: readers may be stepping back just now
-        _ => (e.word, RwWord::from_bits(e.word).with_client(0).into_bits()),
+        _ => (e.word, RwWord::from_bits(e.word).without_owner().into_bits()),
     };
     WordOp::Cas { addr: e.w0(), expect, swap }
 }
@@ -273,10 +273,10 @@ pub(super) fn interfered(m: &mut Machine, e: &mut LockEntry, at: At, old: u64, n
 }
 
 fn held_by_another(m: &mut Machine, e: &mut LockEntry, found: u64) -> Step {
-    if m.waits() {
-        m.again_or_wait(e, found)
-    } else {
-        m.done(Status::Fail)
+    match m.waits() {
+        true => m.again_or_wait(e, found),
+        false if RwWord::from_bits(found).kept() => m.tries_kept(e),
+        false => m.done(Status::Fail),
     }
 }
 
@@ -296,9 +296,10 @@ fn step_back(m: &mut Machine, e: &LockEntry) -> Step {
     )
 }
 
-/// Whether a reader that found `old` and took its share off has left a free lock with waiters.
+/// Whether a reader that found `old` and took its share off has left a free lock with waiters, or
+/// with a mark of its own that it may keep the lock.
 fn left_free_with_waiters(old: RwWord) -> bool {
-    old.waiters() && old.client() == 0 && old.rcount() == 1
+    (old.waiters() || old.kept()) && old.client() == 0 && old.rcount() == 1
 }
 
 fn stepped_back(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
@@ -312,6 +313,9 @@ fn stepped_back(m: &mut Machine, e: &mut LockEntry, old: u64) -> Step {
     }
     if wake && !planted::is(Bug::NoStepBackWake) {
         return m.tell(Request::Wake { handle: e.handle }, OpResult::of(Status::Fail));
+    }
+    if RwWord::from_bits(old).kept() {
+        return m.tries_kept(e);
     }
     m.done(Status::Fail)
 }
@@ -336,6 +340,11 @@ fn granted(e: &mut LockEntry, mode: Mode, rcount: u32, now: &Now) -> OpResult {
     e.is_judged_by(now);
     let view = view(e, mode, rcount, now.time.tick());
     e.grant(mode, view)
+}
+
+/// The view of a kept hold that the program acquires.
+pub(super) fn view_of_kept(e: &LockEntry, mode: Mode, now: Now) -> View {
+    view(e, mode, RwWord::from_bits(e.word).rcount(), now.time.tick())
 }
 
 /// `at`: the time of the acquire, which is shown of a hold without a lease.
@@ -440,7 +449,12 @@ pub(super) fn reply(m: &mut Machine, e: &mut LockEntry, reply: Reply, now: Now) 
         (Op::TryLock { .. } | Op::Lock { .. }, Reply::Denied { .. }) if m.is_reentry(e) => {
             Step::Done(e.lost())
         }
-        (Op::TryLock { .. }, Reply::Denied { .. }) => m.done(Status::Fail),
+        (Op::TryLock { .. }, Reply::Denied { .. }) => {
+            if m.phase == Phase::Wait {
+                e.clear_ledger_entry();
+            }
+            m.done(Status::Fail)
+        }
         (Op::Lock { .. }, Reply::Cancelled { .. } | Reply::Denied { .. }) => {
             e.clear_ledger_entry();
             Step::Done(OpResult::of(Status::Fail))

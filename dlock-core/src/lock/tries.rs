@@ -20,7 +20,7 @@ use crate::limits::{
     TRY_PAUSE_NS_MAX, TRY_PAUSE_NS_SHORT, TRY_SAME_HOLD_NS_MAX,
 };
 use crate::memory::word_op::{Chain, WordOp};
-use crate::memory::words::TurnWord;
+use crate::memory::words::{RwWord, TurnWord};
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode};
 
@@ -168,7 +168,9 @@ impl Machine {
             tries.holds += 1;
             (tries.found, tries.since_ns, tries.held_ns) = (found, None, 0);
         }
-        let may_try = e.means.may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
+        // a kept lock is given back only if its client is asked
+        let may_try = e.means.may_try && !RwWord::from_bits(found).kept();
+        let may_try = may_try && tries.lost < TRIES_MAX && tries.holds < TRIES_HOLDS_MAX;
         match may_try || e.means.may_try && planted::is(Bug::TriesForEver) {
             true => Step::Again { pause_ns: tries.pause_ns(), ahead: 0 },
             false => self.wait(e, None),

@@ -140,6 +140,7 @@ impl LockEntry {
         let is_sure = self.surely_has(now) || planted::is(Bug::UnheardSucceeds);
         match self.state {
             S::Initialized | S::Unlocked => return Some(OpResult::of(Status::AlreadyUnlocked)),
+            _ if self.is_idle() => return Some(OpResult::of(Status::AlreadyUnlocked)),
             _ if self.refs > 1 => {
                 self.leaves_once();
                 let status = if is_sure { Status::AlreadyLocked } else { Status::Fail };
@@ -159,10 +160,13 @@ impl LockEntry {
     }
 
     /// Whether no decision of the operation depends on a clock: the last release of an atomic or a
-    /// read-write lock.
+    /// read-write lock, unless the client keeps the lock.
     #[inline(always)]
     pub fn is_timeless(&self, op: Op) -> bool {
-        matches!(op, Op::Unlock) && self.refs <= 1 && self.lock_type != LockType::Fair
+        matches!(op, Op::Unlock)
+            && self.refs <= 1
+            && self.lock_type != LockType::Fair
+            && !self.is_kept()
     }
 
     /// Whether no decision of the operation depends on the server clock. This also includes a
@@ -174,7 +178,7 @@ impl LockEntry {
             LockType::Rw => self.refs <= 1 || self.is_on_word(),
             LockType::Fair => false,
         };
-        matches!(op, Op::Unlock) && has_no_lease
+        matches!(op, Op::Unlock) && has_no_lease && !self.is_kept()
     }
 
     /// The result of a release that leaves the lock held (re-entry): `AlreadyLocked` only while no
@@ -262,6 +266,7 @@ impl LockEntry {
         }
         self.is_over_by(loss);
         match self.state.is_held() {
+            true if self.is_idle() => self.leaves_cache(),
             true => self.doubt = Doubt::Lost,
             false => self.end(EntryState::Initialized),
         }
@@ -295,7 +300,7 @@ impl LockEntry {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
             Op::Unlock | Op::Extend { .. } | Op::Downgrade => false,
         };
-        takes && self.is_on_word() && self.refs > 0
+        takes && self.is_on_word() && (self.refs > 0 || self.is_idle())
     }
 
     /// The status with which to refuse an operation that enters a hold without a lease again;

@@ -202,14 +202,15 @@ fn atomic_cas(client: ClientId, now: ServerTime, expect: u64, swap: u64) -> bool
     }
     let free = expect == 0 || (!old.waiters() && now >= old.timeout().expiry());
     // A shorter lease would end without a wake-up of the clients that wait for its end.
-    let extends = mine && new.timeout() >= old.timeout();
-    new.client() == client.get() && old.waiters() == new.waiters() && (extends || free)
+    let extends = mine && new.timeout() >= old.timeout() && old.kept() == new.kept();
+    let takes = free && !new.kept();
+    new.client() == client.get() && old.waiters() == new.waiters() && (extends || takes)
 }
 
 fn rw_cas(client: ClientId, expect: u64, swap: u64) -> bool {
     let (old, new) = (RwWord::from_bits(expect), RwWord::from_bits(swap));
     let acquire = expect == 0 && swap == RwWord::new().with_client(client.get()).into_bits();
-    let release = old.client() == client.get() && !old.waiters() && new == old.with_client(0);
+    let release = old.client() == client.get() && !old.waiters() && new == old.without_owner();
     acquire || release
 }
 

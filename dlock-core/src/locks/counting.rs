@@ -108,7 +108,11 @@ impl Locks {
         let counter = match (reply, request, lock_type) {
             (Reply::Queued { .. }, _, _) => C::Again,
             (Reply::Denied { status: Status::Invalid, .. }, _, _) => C::InvalidOp,
-            (Reply::Denied { .. }, Request::Release { mode, .. }, kind) => match (kind, mode) {
+            (
+                Reply::Denied { .. },
+                Request::Release { mode, .. } | Request::Keep { mode, .. },
+                kind,
+            ) => match (kind, mode) {
                 (LockType::Atomic, _) => C::AtomicUnlockFail,
                 (LockType::Rw, Mode::Exclusive) => C::RwUnlockExFail,
                 (LockType::Rw, Mode::Shared) => C::RwUnlockShFail,

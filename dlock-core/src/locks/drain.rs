@@ -98,6 +98,7 @@ impl Locks {
             Request::Wait { .. }
                 | Request::Poll { .. }
                 | Request::Steal { .. }
+                | Request::Try { .. }
                 | Request::TakeTicket { .. }
         );
         self.is_draining() && gets && !planted::is(Bug::DrainQueues)
@@ -145,7 +146,10 @@ impl Locks {
             (_, None) => Drain::Idle,
             (_, Some((id, slot))) => match self.holder(now, mem, slot).is_none() {
                 true => Drain::Holds(id, now),
-                false => Drain::Holds(before, now.plus_ns(LOOK_EVERY_NS)),
+                false => {
+                    self.asks_keepers(now, mem, slot, out);
+                    Drain::Holds(before, now.plus_ns(LOOK_EVERY_NS))
+                }
             },
         });
         true

@@ -100,6 +100,11 @@ impl Listeners {
         }
     }
 
+    /// Whether the client has asked about this lock, and has no answer.
+    pub(super) fn asks(&self, client: ClientId, slot: Slot) -> bool {
+        self.of.get(&client).is_some_and(|of| of.contains_key(&slot))
+    }
+
     /// The client's next question, after that about the lock `after`, to be answered with an
     /// operator's deadline.
     fn next_of(&mut self, client: ClientId, after: Option<Slot>) -> Option<(Slot, Question)> {
@@ -219,7 +224,7 @@ impl Locks {
         }
     }
 
-    fn tell_listener(
+    pub(super) fn tell_listener(
         &mut self,
         now: ServerTime,
         mem: &mut Metered<'_>,

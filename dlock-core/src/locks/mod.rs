@@ -17,6 +17,7 @@ mod chain;
 mod counting;
 mod drain;
 mod holds;
+mod keepers;
 mod listeners;
 mod objects;
 mod recovery;
@@ -253,6 +254,12 @@ impl Locks {
         self.arbiter.hinderer(skip)
     }
 
+    /// Records that a client was cut off because others have waited too long: what it keeps is from
+    /// now on a hold like any other, which ends with its lease or its session.
+    pub(crate) fn keeps_no_more(&mut self, client: ClientId) {
+        self.arbiter.keeps_no_more(client);
+    }
+
     /// Handles that a client that was cut off is back: before it counts as a hinderer again, it has
     /// as much time as any other client.
     pub fn goes_on(&mut self, now: ServerTime, client: ClientId) {
@@ -433,9 +440,13 @@ impl Locks {
             return;
         }
         let (from, slot) = (Caller { client, handle, seq }, lock.slot);
+        let request = self.as_allowed(client, name, request);
         mem.visited(1 + self.arbiter.searched(slot)); // the search for the client
         match request {
             Request::Listen { knows, until, .. } => {
+                if knows {
+                    self.is_in_use(now, &mut mem, (client, slot), out);
+                }
                 self.listens(now, &mut mem, (slot, from), (knows, until), out);
             }
             _ => {

@@ -3,8 +3,8 @@
 //!
 //! | word | bits |
 //! |---|---|
-//! | atomic `w0` | waiters:1, client_id:31, timeout:32 (a tick of the server clock) |
-//! | rw `w0` | waiters:1, client_id:31 (exclusive owner), rcount:32 |
+//! | atomic `w0` | waiters:1, kept:1, client_id:30, timeout:32 (a tick of the server clock) |
+//! | rw `w0` | waiters:1, kept:1, client_id:30 (exclusive owner), rcount:32 |
 //! | fair `w0` ([taken](TakenWord)) | 0:1, mx:31, 0:1, ms:31 |
 //! | fair `w1` ([turn](TurnWord)) | told:1, nx:31, parked:1, ns:31 |
 //! | fair `fence` | the lap |
@@ -28,8 +28,10 @@ pub struct AtomicWord {
     #[bits(32)]
     pub timeout: Deadline,
     /// The owner's client id; 0: none.
-    #[bits(31)]
+    #[bits(30)]
     pub client: u32,
+    /// Whether the owner may keep the lock without using it: who wants the lock asks the arbiter.
+    pub kept: bool,
     /// Whether a client is queued at the arbiter.
     pub waiters: bool,
 }
@@ -42,14 +44,23 @@ pub struct RwWord {
     #[bits(32)]
     pub rcount: u32,
     /// The exclusive owner's client id; 0: none.
-    #[bits(31)]
+    #[bits(30)]
     pub client: u32,
+    /// Whether the owner, or a reader, may keep the lock without using it: who wants the lock asks
+    /// the arbiter. It may be set although no client keeps the lock any more.
+    pub kept: bool,
     /// Whether a client is queued at the arbiter, or the count is suspect: then a new reader steps
     /// back and asks the arbiter.
     pub waiters: bool,
 }
 
 impl RwWord {
+    /// The word after the end of the exclusive hold.
+    #[must_use]
+    #[inline(always)]
+    pub fn without_owner(self) -> Self {
+        self.with_client(0).with_kept(false)
+    }
     /// Whether a reader that found this word when it added itself holds the lock. A full count
     /// admits no reader: only a forged word has one.
     pub fn admits_reader(self) -> bool {
@@ -369,6 +380,8 @@ mod tests {
     fn bits_are_where_the_table_says() {
         let w = AtomicWord::new().with_waiters(true).with_client(1).with_timeout(Deadline(2));
         assert_eq!(w.into_bits(), 1 << 63 | 1 << 32 | 2);
+        assert_eq!(AtomicWord::new().with_kept(true).into_bits(), 1 << 62);
+        assert_eq!(RwWord::new().with_kept(true).into_bits(), 1 << 62);
         let w = RwWord::new().with_client(3).with_rcount(4);
         assert_eq!(w.into_bits(), 3 << 32 | 4);
         let w = TakenWord::new().with_mx(3).with_ms(4);

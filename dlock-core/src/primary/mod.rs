@@ -359,6 +359,7 @@ impl Primary {
         if let Some(client) = members.hinderer(locks) {
             effects.push_back(Effect::Hinders { client });
             members.hinders(client);
+            locks.keeps_no_more(client);
         }
         if let Some(laggard) = locks.take_laggard(now) {
             let client = laggard.client;

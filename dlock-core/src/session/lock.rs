@@ -63,6 +63,7 @@ impl Binding {
     /// lost if the old session's horizon has passed, because the old primary may have given the
     /// lock to another client.
     pub fn claim(&self, entry: &mut LockEntry, now: Now) -> Claim {
+        entry.leaves_cache(); // the predecessor knew of it, and no one else
         let old = self.clock(now);
         if self.old_clock.is_some() && old.is_past_horizon() {
             entry.lapse();
@@ -158,6 +159,7 @@ impl Binding {
 /// is in doubt. `is_busy`: an operation is under way, which does both at its end.
 #[must_use = "the request is to be sent"]
 pub fn resume(entry: &mut LockEntry, is_busy: bool, now: Now) -> Option<Request> {
+    entry.leaves_cache();
     if !is_busy && !planted::is(Bug::NoRepublish) {
         entry.rewrite_ledger();
     }

@@ -167,9 +167,10 @@ pub enum Request {
         /// The mode in which I held the lock, or asked for it.
         mode: Mode,
     },
-    /// I hold the lock, and my program listens: tell it when it keeps others waiting. Answered by
-    /// `Contended` once others wait, or by `Denied(Fail)` if I do not hold the lock then. A later
-    /// `Listen` for the same lock replaces this one, which then has no answer.
+    /// I hold or keep the lock: tell me when others wait for it. Answered by `Contended` once others
+    /// wait, or by `Denied(Fail)` if I do not hold the lock then. A later `Listen` for the same lock
+    /// replaces this one, which then has no answer. From a client that keeps the lock `knows` says
+    /// that its program uses the lock.
     Listen {
         /// The lock.
         handle: Handle,
@@ -189,6 +190,32 @@ pub enum Request {
         stamp: u32,
         /// Fair locks: the ticket of the exclusive hold.
         ticket: Option<Ticket>,
+    },
+    /// Release my hold, or, if no other client wants the lock, let me keep it for later. Answered by
+    /// `Granted` (I keep the lock until the deadline, and ask by `Listen` whether others want it),
+    /// `Done` (released), or `Denied(Fail)` if the hold was not mine.
+    Keep {
+        /// The lock.
+        handle: Handle,
+        /// The mode of the hold.
+        mode: Mode,
+        /// Fair locks: the ticket of the hold.
+        ticket: Option<Ticket>,
+        /// The new lease; it begins now.
+        lease: Lease,
+    },
+    /// Give me an atomic or a read-write lock, of which I have seen that another client may keep it
+    /// without using it. Answered within [`TRY_KEPT_NS_MAX`](crate::limits::TRY_KEPT_NS_MAX) by
+    /// `Granted` or `Denied(Fail)`.
+    Try {
+        /// The lock.
+        handle: Handle,
+        /// The mode in which I want the lock.
+        mode: Mode,
+        /// The lease, counted from the grant. `ENDLESS`, for a read-write lock: no lease.
+        lease: Lease,
+        /// The number that the ledger names.
+        wait: WaitNumber,
     },
     /// Measure a message round trip, and read the server clock. Answered by `Pong`.
     Ping,
@@ -211,7 +238,9 @@ impl Request {
             | Request::CountReaders { handle, .. }
             | Request::Confirm { handle, .. }
             | Request::Listen { handle, .. }
-            | Request::Downgrade { handle, .. } => Some(handle),
+            | Request::Downgrade { handle, .. }
+            | Request::Keep { handle, .. }
+            | Request::Try { handle, .. } => Some(handle),
             Request::Ping => None,
         }
     }

@@ -48,7 +48,12 @@ pub(super) struct Decision<'a> {
 }
 
 impl<'a> Decision<'a> {
-    pub(super) fn of(view: &'a View, mut fair: FairState, queue: VecDeque<Waiter>) -> Self {
+    pub(super) fn of(
+        view: &'a View,
+        mut fair: FairState,
+        queue: VecDeque<Waiter>,
+        is_kept: bool,
+    ) -> Self {
         view.drop_over(&mut fair);
         let (turn, answers) = (view.turn, Vec::new());
         let mut d = Self { view, turn, fair, queue, answers, is_unfinished: true, next: None };
@@ -61,7 +66,7 @@ impl<'a> Decision<'a> {
             }
         }
         d.refuse();
-        d.turn.set_told(d.is_arbiters());
+        d.turn.set_told(d.is_arbiters() || is_kept && !planted::is(Bug::KeptUntold));
         if d.turn != view.turn {
             d.turn.set_parked(false); // clients that sleep on the word look again
         }
@@ -76,7 +81,7 @@ impl<'a> Decision<'a> {
         d
     }
 
-    /// Whether only the arbiter may change the word from now on: a client sleeps, or the share of a
+    /// Whether only the arbiter may change the word from now on, because a client sleeps, or the share of a
     /// client was counted as done without its knowledge, because its clock stood still.
     fn is_arbiters(&self) -> bool {
         let sleeps = |w: &Waiter| w.wait != WaitNumber(0);

@@ -19,10 +19,11 @@ mod lap;
 mod state;
 
 use super::confirm::confirm;
+use super::kept;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use super::{LedgerEntry, ROUNDS_MAX};
 use crate::clock::{Deadline, Lease, ServerTime};
-use crate::ids::{ClientId, Slot};
+use crate::ids::{ClientId, Handle, Slot};
 use crate::limits::CLIENTS_MAX;
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
@@ -50,6 +51,14 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         Request::Poll { mode, ticket, lease, .. } => {
             ask(ctx, state, (from, lease, WaitNumber(0)), (mode, ticket));
             return answer_poll(ctx, state, from, ticket);
+        }
+        Request::Keep { mode, ticket: Some(ticket), lease, .. } => {
+            advance(ctx, state);
+            if !keep(ctx, state, from, (mode, ticket), lease) {
+                let handle = from.handle;
+                let release = Request::Release { handle, mode, ticket: Some(ticket) };
+                return self::request(ctx, state, from, release);
+            }
         }
         Request::Cancel { wait, .. } => {
             advance(ctx, state);
@@ -141,7 +150,7 @@ fn ask(
         return grant(ctx, state, from, (mode, ticket), entry, deadline);
     }
     state.fair.knows(from.client, (mode, ticket), entry.stamp(), Known::Waiting);
-    state.queue.push_back(Waiter { caller: from, wait, mode, lease });
+    state.queue.push_back(Waiter { caller: from, wait, mode, lease, until: None });
 }
 
 /// Records the ticket that a client names without asking for the lock.
@@ -159,6 +168,10 @@ fn answer_poll(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: T
     advance(ctx, state);
     let queued = state.queue.iter().position(|w| w.caller == from);
     if let Some(at) = queued {
+        if state.kept.may_give_back() {
+            state.queue[at].until = kept::try_until(ctx);
+            return;
+        }
         state.queue.remove(at);
         if !planted::is(Bug::PolledStaysWaiting) {
             state.fair.waits_no_more(from.client);
@@ -166,6 +179,65 @@ fn answer_poll(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: T
         let word = ctx.read();
         ctx.answer(from, Reply::Queued { word, ticket });
     }
+}
+
+/// A client that has asked once for a kept lock gets its answer.
+pub(super) fn refuse_try(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
+    state.fair.waits_no_more(from.client);
+    let word = ctx.read();
+    match state.fair.records.get(&from.client).map(|record| record.ticket) {
+        Some(ticket) => ctx.answer(from, Reply::Queued { word, ticket }),
+        None => ctx.denied(from, Status::Fail),
+    }
+}
+
+/// Lets the client keep its hold; `false`: it does not hold the lock, or others want it.
+fn keep(
+    ctx: &mut Ctx<'_>,
+    state: &mut LockState,
+    from: Caller,
+    (mode, ticket): (Mode, Ticket),
+    lease: Lease,
+) -> bool {
+    let w0 = addr_of(ctx, Word::W0);
+    let (taken, turn) = (TakenWord::from_bits(ctx.mem.read(w0)), state::turn(ctx));
+    let entry = ctx.ledger(from.client, from.handle);
+    let is_alone = match mode {
+        Mode::Exclusive => turn.serves(mode, ticket) && taken.mx() == turn.nx() + 1,
+        Mode::Shared => turn.nx() == ticket.tx && taken.mx() == turn.nx(),
+    };
+    let is_wanted = !state.queue.is_empty()
+        || !state.fair.held_back.is_empty()
+        || mode == Mode::Exclusive && taken.ms() != turn.ns();
+    let is_open = is_alone && !(is_wanted && !planted::is(Bug::KeptPastQueue));
+    let may_have = may_have(ctx, &state.fair, from, (mode, ticket));
+    if !is_open || !may_have || entry.claims() != Some(mode) || lease.is_none() {
+        return false;
+    }
+    let granted = state.fair.granted_until(from.client, entry.stamp());
+    let deadline = granted.max(Some(entry.deadline())).max(Some(ctx.now.deadline(lease)));
+    let deadline = deadline.unwrap_or_default();
+    let status = Known::Granted { deadline };
+    state.fair.knows(from.client, (mode, ticket), entry.stamp(), status);
+    kept::granted(ctx, state, from, (turn.into_bits(), deadline));
+    true
+}
+
+/// Whether the arbiter knows of a hold of this client.
+pub(super) fn is_held_by(
+    ctx: &mut Ctx<'_>,
+    state: &LockState,
+    client: ClientId,
+    handle: Handle,
+) -> bool {
+    let entry = ctx.ledger(client, handle);
+    let turn = state::turn(ctx);
+    state.fair.records.get(&client).is_some_and(|record| {
+        let is_of = record.stamp == entry.stamp() && entry.claims() == Some(record.mode);
+        let is_turn = record.ticket.tx == turn.nx() && record.status != Known::Over;
+        let is_passed = record.mode == Mode::Shared && state.fair.is_passed(client, record.ticket);
+        is_of && is_turn && !is_passed
+    })
 }
 
 fn grant(
@@ -343,7 +415,8 @@ pub(super) fn advance(ctx: &mut Ctx<'_>, state: &mut LockState) {
     for _ in 0..LOOKS_MAX {
         let view = View::read(ctx);
         ctx.worked((decision::STEPS_MAX + 1) * (view.clients.len() + state.fair.records.len()));
-        let d = Decision::of(&view, state.fair.clone(), state.queue.clone());
+        let is_kept = !state.kept.is_empty();
+        let d = Decision::of(&view, state.fair.clone(), state.queue.clone(), is_kept);
         let (decided, is_unfinished) = (d.turn, d.is_unfinished);
         let is_changed = decided != view.turn;
         let is_swapped = match planted::is(Bug::DecidedFromLater) {

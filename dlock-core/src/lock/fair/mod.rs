@@ -326,6 +326,16 @@ fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResu
     e.grant(mode, view)
 }
 
+/// The view of a kept hold that the program acquires.
+pub(in crate::lock) fn view_of_kept(e: &LockEntry, mode: Mode) -> View {
+    word_view(e, mode)
+}
+
+/// The turn as the arbiter has told it.
+pub(in crate::lock) fn sees_turn(e: &mut LockEntry, turn: u64) {
+    e.fair.turn = TurnWord::from_bits(turn);
+}
+
 /// The look has granted no lock. `is_turn`: the word shows the turn, but the claim may be over.
 fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step {
     let mode = m.mode();

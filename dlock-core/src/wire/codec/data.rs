@@ -200,6 +200,18 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<Request> {
             stamp: r.u32()?,
             ticket: r.option("ticket", Reader::ticket)?,
         },
+        15 => Request::Keep {
+            handle,
+            mode: r.mode()?,
+            ticket: r.option("ticket", Reader::ticket)?,
+            lease: Lease(r.u32()?),
+        },
+        16 => Request::Try {
+            handle,
+            mode: r.mode()?,
+            lease: Lease(r.u32()?),
+            wait: WaitNumber(r.u32()?),
+        },
         _ => return Err(FrameError::Invalid("request")),
     })
 }
@@ -221,6 +233,8 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
         Request::Confirm { .. } => 12,
         Request::Listen { .. } => 13,
         Request::Downgrade { .. } => 14,
+        Request::Keep { .. } => 15,
+        Request::Try { .. } => 16,
     };
     w.u8(tag);
     if let Some(handle) = request.handle() {
@@ -239,12 +253,18 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &Request) {
             w.mode(mode);
             w.option(ticket, Writer::ticket);
         }
+        Request::Try { handle: _, mode, lease, wait } => {
+            w.mode(mode);
+            w.u32(lease.0);
+            w.u32(wait.0);
+        }
         Request::Poll { handle: _, mode, ticket, lease } => {
             w.mode(mode);
             w.ticket(ticket);
             w.u32(lease.0);
         }
-        Request::Extend { handle: _, mode, ticket, lease } => {
+        Request::Extend { handle: _, mode, ticket, lease }
+        | Request::Keep { handle: _, mode, ticket, lease } => {
             w.mode(mode);
             w.option(ticket, Writer::ticket);
             w.u32(lease.0);

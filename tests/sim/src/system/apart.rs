@@ -12,6 +12,40 @@ use LockType::{Atomic, Fair, Rw};
 /// The scenarios that `all` does not draw; each is run by itself, for the states that only it
 /// reaches.
 pub const APART: &[Scenario] = &[
+    // clients that keep locks after their release, among others that do not
+    Scenario {
+        name: "caches",
+        faults: &[
+            F::Crash,
+            F::CrashPrimary,
+            F::Pause,
+            F::Freeze,
+            F::PartitionUp,
+            F::PartitionDown,
+            F::BreakControl,
+            F::BreakCommand,
+            F::Leave,
+            F::Slow,
+        ],
+        fault_every: 90,
+        overstay: 50,
+        churn: 30,
+        caches: 700,
+        ..CALM
+    },
+    // the same under all faults
+    Scenario {
+        name: "caches-any",
+        faults: ANYTHING,
+        fault_every: 60,
+        overstay: 200,
+        churn: 50,
+        roams: 300,
+        drift: true,
+        quiet: true,
+        caches: 700,
+        ..CALM
+    },
     // operators that take away what clients hold, and drain the primary
     Scenario {
         name: "taken",

@@ -538,7 +538,7 @@ impl Sys {
                 continue;
             };
             let (lock_type, desc) = (self.plan.locks[l], desc(self, c, l));
-            let rw_leases = self.plan.rw_leases;
+            let (rw_leases, caches) = (self.plan.rw_leases, self.may_cache());
             let t = self.thread(c, l);
             let is_new = match &mut t.entry {
                 None => {
@@ -546,6 +546,7 @@ impl Sys {
                     if rw_leases {
                         entry.takes_leases();
                     }
+                    entry.caches(caches);
                     t.entry = Some(entry);
                     t.listener = Default::default();
                     true

@@ -123,6 +123,7 @@ impl Sys {
             }
             return self.control_wake(c);
         }
+        self.may_keep(c, l);
         match is_renewal {
             true => self.resumes(c, l),
             false => self.finished(c, l, result.status),

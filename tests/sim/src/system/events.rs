@@ -10,6 +10,8 @@ pub(crate) enum Ev {
     Timer(u8, u16, u8, u32),
     /// A look at a hold that is renewed: client, incarnation, lock.
     Renewal(u8, u16, u8),
+    /// A client looks after what it keeps of a lock: client, incarnation, lock.
+    Kept(u8, u16, u8),
     /// The CPU of a client executes the next word operation of its chain (shm).
     WordOp(u8, u16, u8, u32),
     /// The next unit of a client's channel arrives at the primary.

@@ -240,6 +240,9 @@ impl Sys {
         if self.clients[c].life != Life::Up {
             return self.step_after(c, l, 100_000_000);
         }
+        if goal != Goal::Acquire && self.empties_cache(c, l) {
+            return;
+        }
         let lock = |mode| Op::Lock { mode, lease: Lease::secs(30) };
         match goal {
             Goal::Any => {}

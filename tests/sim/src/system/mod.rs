@@ -14,6 +14,7 @@
 mod apart;
 mod asynchronous;
 mod batch;
+mod cached;
 mod bugs;
 mod channel;
 mod claims;
@@ -246,6 +247,7 @@ fn client(sys: &mut Sys, c: usize) -> Client {
         swept: false,
         renewed: Default::default(),
         listener: Default::default(),
+        cached: Default::default(),
     };
     Client {
         inc: 1,
@@ -375,6 +377,7 @@ impl Sys {
             Ev::Operator => (19, 0),
             Ev::Straggle(c) => (20, c),
             Ev::Renewal(c, ..) => (21, c),
+            Ev::Kept(c, ..) => (22, c),
             Ev::Restart(c) => (15, c),
             Ev::Silent(c, ..) => (16, c),
         };
@@ -386,9 +389,10 @@ impl Sys {
         let paused = |sys: &Sys, c: u8| sys.clients[usize::from(c)].paused_until;
         let process = match ev {
             Ev::Step(c, inc, ..) | Ev::Timer(c, inc, ..) | Ev::WordOp(c, inc, ..) => Some((c, inc)),
-            Ev::Control(c, inc, _) | Ev::Reset(c, inc, _) | Ev::Renewal(c, inc, _) => {
-                Some((c, inc))
-            }
+            Ev::Control(c, inc, _)
+            | Ev::Reset(c, inc, _)
+            | Ev::Renewal(c, inc, _)
+            | Ev::Kept(c, inc, _) => Some((c, inc)),
             Ev::Down(c) | Ev::ControlDown(c) => Some((c, self.clients[usize::from(c)].inc)),
             _ => None,
         };
@@ -426,6 +430,10 @@ impl Sys {
             // not counted as an event of the schedule, because the number of looks depends on its
             // duration
             Ev::Renewal(c, _, l) => self.looks_at_renewal(c.into(), l.into()),
+            Ev::Kept(c, _, l) => {
+                self.count(ev);
+                self.cache_turn(c.into(), l.into());
+            }
             Ev::Control(c, _, tok) if self.clients[usize::from(c)].control_tok != tok => {}
             Ev::Serve | Ev::Tick(_) | Ev::Successor | Ev::Stalled(..) => {
                 self.after(1_000, ev);

@@ -202,6 +202,8 @@ pub struct Plan {
     pub listens: bool,
     /// How many of a thousand actions on an exclusive hold are downgrades.
     pub downgrades: u32,
+    /// Of a thousand locks that a client gets, those that it caches.
+    pub caches: u32,
     /// The numbers with which the lanes of fair locks begin.
     pub lanes: (u32, u32),
     /// The server clock at the beginning, nanoseconds.
@@ -293,6 +295,7 @@ impl Plan {
             renewed: s.renewed,
             listens: s.listens,
             downgrades: s.downgrades,
+            caches: s.caches,
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };

@@ -62,6 +62,8 @@ pub struct Scenario {
     pub(super) listens: bool,
     /// How many of a thousand actions on an exclusive hold are downgrades.
     pub(super) downgrades: u32,
+    /// Of a thousand locks that a client gets, those that it caches.
+    pub(super) caches: u32,
 }
 
 use Fabric::{Shm, Tcp, Verbs};
@@ -102,6 +104,7 @@ pub(super) const CALM: Scenario = Scenario {
     renewed: 0,
     listens: false,
     downgrades: 0,
+    caches: 0,
 };
 pub(super) const ANYTHING: &[Fault] = &[
     F::Crash,

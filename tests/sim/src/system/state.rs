@@ -271,6 +271,8 @@ pub(crate) struct Thread {
     pub renewed: super::renewed::Asked,
     /// The events that the program has seen.
     pub listener: super::heard::Listener,
+    /// What the client keeps of the lock after its release.
+    pub cached: super::cached::Cached,
 }
 
 /// The state of a client's process.

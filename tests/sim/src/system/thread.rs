@@ -204,7 +204,7 @@ impl Sys {
                 self.effect_next(c, l);
             }
             Effect::Ask { request, until_ns } => {
-                let is_wait = matches!(request, Request::Wait { .. });
+                let is_wait = matches!(request, Request::Wait { .. } | Request::Try { .. });
                 let (gen, sent) = (self.thread(c, l).gen, self.asks(c, l, request));
                 let t = self.thread(c, l);
                 t.asked = Some(Asked { seq: sent.unwrap_or(Seq(0)), gen, is_wait });
@@ -497,6 +497,9 @@ impl Sys {
                 if let Some(l) = threads.iter().position(|t| t.listener.has_asked(seq, gen)) {
                     return self.question_answered(c, l, reply);
                 }
+                if let Some(l) = threads.iter().position(|t| t.cached.has_asked(seq, gen)) {
+                    return self.others_want(c, l, reply);
+                }
                 let asked =
                     |t: &Thread| t.asked.is_some_and(|asked| (asked.seq, asked.gen) == (seq, gen));
                 let Some(l) = threads.iter().position(asked) else {
@@ -523,6 +526,7 @@ impl Sys {
     pub(super) fn flush(&mut self, c: usize) {
         self.flush_objects(c);
         self.flush_batch(c);
+        self.questions_end(c);
         for l in 0..self.clients[c].threads.len() {
             let t = self.thread(c, l);
             match t.doing {

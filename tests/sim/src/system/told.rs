@@ -241,11 +241,15 @@ impl Sys {
         time_out: Option<Deadline>,
         lease: Lease,
     ) -> Result<(), String> {
-        let (epoch, at) = self.clients[c].threads[l].called;
+        let t = &self.clients[c].threads[l];
+        let ((epoch, at), is_here) = (t.called, t.epoch == self.epoch);
         let asked = at.tick().0.saturating_add(lease.0);
         match time_out {
-            // an answer of a successor, whose clock may differ, is not judged
-            Some(time_out) if time_out.0 < asked && epoch == self.epoch && !lease.is_none() => {
+            // an answer of a successor, whose clock may differ, is not judged, nor what a client
+            // keeps of the predecessor
+            Some(time_out)
+                if time_out.0 < asked && epoch == self.epoch && is_here && !lease.is_none() =>
+            {
                 Err(format!("lease: client {c} asked for lock {l} until {asked}: {time_out:?}"))
             }
             _ => Ok(()),
@@ -273,13 +277,17 @@ impl Sys {
         let expiry = time_out.map(Deadline::expiry);
         let until = expiry.map_or(u64::MAX, |at| self.clock_of(c, l).gives_up_at(at));
         // a successor's clock does not tell when a lease of its predecessor ends
-        let is_of_epoch = self.clients[c].threads[l].called.0 == self.epoch;
+        let t = &self.clients[c].threads[l];
+        let is_of_epoch = t.called.0 == self.epoch && t.epoch == self.epoch;
         self.oracle.granted(l, who, mode, self.now, until, is_of_epoch && self.alive)?;
         if let Some(at) = expiry.filter(|_| is_of_epoch) {
             let end = if at.0 == u64::MAX { u64::MAX } else { self.true_time(at) };
             self.oracle.leased(l, who, mode, self.now, end)?;
         }
-        let first = refs == 1 && !keeps(op);
+        let entry = self.clients[c].threads[l].entry.as_ref();
+        // a kept lock is entered again with the same ticket
+        let is_kept = entry.is_some_and(|entry| entry.is_kept());
+        let first = refs == 1 && !keeps(op) && !is_kept;
         let relies = self.oracle.relies(l, who, self.now);
         if first && relies && self.plan.locks[l] == LockType::Fair {
             return self.in_order(c, l, mode);
