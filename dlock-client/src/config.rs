@@ -35,6 +35,9 @@ pub const PRIMARIES_VARIABLE: &str = "DLOCK_PRIMARIES";
 /// The environment variable with the milliseconds of silence after which a client that knows
 /// several primaries looks for another, from 100 to 60,000; 1,000 if it is not set.
 pub const SILENCE_VARIABLE: &str = "DLOCK_SILENCE_MS";
+/// The environment variable with the prefixes of the names of locks that clients keep after their
+/// release, with commas between them; `*`: all locks.
+pub const CACHE_VARIABLE: &str = "DLOCK_CACHE";
 /// The bounds of `DLOCK_SILENCE_MS`.
 pub(crate) const SILENCE_MS: std::ops::RangeInclusive<u64> = 100..=60_000;
 
@@ -79,6 +82,9 @@ pub struct ClientConfig {
     /// How long the primary may be silent before the client looks for its successor. `None`: the
     /// value of `DLOCK_SILENCE_MS`.
     pub silence: Option<Duration>,
+    /// The prefixes of the names of locks that the client keeps after their release, until other
+    /// clients want them; an empty prefix stands for all locks. `None`: those in `DLOCK_CACHE`.
+    pub cache: Option<Vec<Vec<u8>>>,
 }
 
 impl Default for ClientConfig {
@@ -95,6 +101,7 @@ impl Default for ClientConfig {
             tls: TlsUse::Environment,
             wait: None,
             silence: None,
+            cache: None,
         }
     }
 }
@@ -212,6 +219,15 @@ impl ClientConfig {
         Self { horizon_s: Some(horizon_s.unwrap_or(HORIZON_S_DEFAULT)), ..self.clone() }
     }
 
+    /// The prefixes of the names of locks that are cached.
+    pub(crate) fn cache(&self) -> Vec<Vec<u8>> {
+        match (&self.cache, variable(CACHE_VARIABLE)) {
+            (Some(cache), _) => cache.clone(),
+            (None, Some(text)) => prefixes(&text),
+            (None, None) => Vec::new(),
+        }
+    }
+
     /// The port with the default filled in.
     pub(crate) fn effective_port(&self) -> u16 {
         if self.port == 0 {
@@ -220,6 +236,12 @@ impl ClientConfig {
             self.port
         }
     }
+}
+
+/// The prefixes in the text of the environment variable.
+fn prefixes(text: &str) -> Vec<Vec<u8>> {
+    let prefixes = text.split(',').map(str::trim).filter(|prefix| !prefix.is_empty());
+    prefixes.map(|prefix| if prefix == "*" { Vec::new() } else { prefix.into() }).collect()
 }
 
 fn variable(name: &str) -> Option<String> {

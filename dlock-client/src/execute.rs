@@ -171,7 +171,7 @@ pub(crate) fn advance(
             }
             Effect::Ask { request, until_ns } => match held.exec.send(&request) {
                 Ok(seq) => {
-                    let is_wait = matches!(request, Request::Wait { .. });
+                    let is_wait = matches!(request, Request::Wait { .. } | Request::Try { .. });
                     let exec = Arc::clone(&held.exec);
                     *asked = Some(Asked { seq, exec, is_wait, ping: None });
                     return Advanced::Waits { until_ns };
@@ -320,6 +320,15 @@ impl ClientLock {
     fn reply(&mut self, operation: &mut Operation, reply: Result<Reply, Status>) {
         let now = self.fresh();
         operation.reply(&mut self.entry, reply, now);
+        self.may_be_kept();
+    }
+
+    /// Looks whether the client has come to keep the lock, after the answer to a request.
+    #[inline]
+    pub(crate) fn may_be_kept(&mut self) {
+        if self.entry.is_kept() && !self.is_looked_after {
+            self.is_kept_now();
+        }
     }
 
     /// Writes the entry's pending change to the ledger, if there is one.
@@ -363,6 +372,7 @@ pub(crate) fn settle(
     until_ns: u64,
 ) -> Result<(), Status> {
     let Some(held) = guard.as_mut() else { return Err(Status::LockNotGet) };
+    held.entry.leaves_cache();
     if let Some(status) = held.exec.refusal() {
         return Err(status);
     }

@@ -63,8 +63,8 @@ pub use client::{Client, LEASE_MAX, LEASE_MIN};
 #[doc(hidden)]
 pub use config::ClientConfig;
 pub use config::{
-    FabricChoice, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE, PRIMARIES_VARIABLE,
-    SILENCE_VARIABLE,
+    FabricChoice, CACHE_VARIABLE, FABRIC_VARIABLE, HORIZON_S_DEFAULT, HORIZON_VARIABLE,
+    PRIMARIES_VARIABLE, SILENCE_VARIABLE,
 };
 pub use dlock_core::counters::COUNTERS;
 pub use dlock_core::ids::{ClientId, LockId, ObjectId};

@@ -49,6 +49,7 @@ pub struct Config {
     wait: Option<Duration>,
     silence: Option<Duration>,
     tls: TlsUse,
+    cache: Option<Vec<Vec<u8>>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,6 +164,15 @@ impl Config {
         Self { tls: TlsUse::Off, ..self }
     }
 
+    /// The client keeps locks whose names begin with one of these prefixes after their release, as
+    /// [`Lock::cache`](crate::Lock::cache) says; an empty prefix stands for all locks. If this is
+    /// not set, the environment variable `DLOCK_CACHE` decides (prefixes with commas between them,
+    /// `*` for all locks).
+    #[must_use]
+    pub fn cache(self, prefixes: impl IntoIterator<Item = impl Into<Vec<u8>>>) -> Self {
+        Self { cache: Some(prefixes.into_iter().map(Into::into).collect()), ..self }
+    }
+
     /// Converts this to the configuration of the calls of the C API.
     ///
     /// # Errors
@@ -215,6 +225,7 @@ impl Config {
             tls: self.tls.clone(),
             wait: self.wait,
             silence,
+            cache: self.cache.clone(),
         };
         Ok(config.with_default_horizon())
     }
@@ -249,6 +260,7 @@ mod tests {
             .primaries([other])
             .wait(Duration::from_secs(7))
             .silence(Duration::from_millis(300))
+            .cache(["page "])
             .without_tls();
         let expected = ClientConfig {
             port: 7,
@@ -262,6 +274,7 @@ mod tests {
             primaries: Some(vec![other.into()]),
             wait: Some(Duration::from_secs(7)),
             silence: Some(Duration::from_millis(300)),
+            cache: Some(vec![b"page ".to_vec()]),
         };
         assert_eq!(config.checked(), Ok(expected));
         assert_eq!(Config::new().without_horizon().checked().unwrap().horizon_s, Some(0));

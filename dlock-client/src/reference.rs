@@ -106,7 +106,8 @@ impl Drop for Get<'_> {
 impl References {
     pub(crate) fn new(instance: Arc<Instance>) -> Self {
         let (live, changed) = (Mutex::default(), Condvar::new());
-        Self { instance, live, changed, tasks: Arc::new(Tasks::new()) }
+        let tasks = Arc::clone(instance.tasks());
+        Self { instance, live, changed, tasks }
     }
 
     pub(crate) fn instance(&self) -> &Instance {

@@ -30,6 +30,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use crate::clock::wait_until;
 use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::Pulse;
+use crate::driver::kept::Keeper;
 
 /// The longest time that an operation waits for another thread's operation on the same lock. That
 /// operation takes at most its own limit and a second for a cancel.
@@ -72,6 +73,10 @@ pub(crate) struct ClientLock {
     pub(crate) index: LockSlotIndex,
     /// The last reading of the server clock, for operations that need no fresh one.
     pub(crate) last_now: Now,
+    /// What the lock needs to be kept after its release; `None`: it is not cached.
+    pub(crate) keeper: Option<Arc<Keeper>>,
+    /// Whether the driver looks after the lock, because the client keeps it.
+    pub(crate) is_looked_after: bool,
     /// The client's own clock at that reading. [`last_now`](Self::last_now) may have been moved to
     /// a later time since, by the client's own clock.
     pub(crate) read_ns: u64,
@@ -101,6 +106,8 @@ impl ClientLock {
             last_turn: 0,
             index: 0,
             last_now,
+            keeper: None,
+            is_looked_after: false,
             read_ns: 0,
         }
     }
@@ -115,6 +122,7 @@ impl ClientLock {
     /// Moves the lock to another session, which carries out its operations from now on.
     pub(crate) fn go_over_to(&mut self, exec: Arc<dyn Executor>, pulse: Arc<Pulse>) {
         is_carried_by(&mut self.entry, &*exec);
+        self.is_looked_after = false; // questions belong to a session
         self.read_ns = 0; // the new session has a clock of its own
         self.is_local = exec.reads_are_free();
         self.exec = exec;

@@ -18,15 +18,9 @@ bugs! {
     KeptPastQueue =
         "kept-past-queue",
         "a lock that others wait for is not kept";
-    KeptUntold =
-        "kept-untold",
-        "a fair lock that a client keeps is changed by the arbiter alone";
     WantedIgnored =
         "wanted-ignored",
         "a kept lock that others want is given back";
-    ServedThoughWanted =
-        "served-though-wanted",
-        "a kept lock that others want is not entered again";
     ServedUnsure =
         "served-unsure",
         "a kept lock is entered and left without a message only while it surely lasts";
@@ -543,6 +537,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::ReturnedGivenUp,
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,
+    Bug::KeptPastQueue,
 ];
 
 /// The rules that schedules reach, but that only unit tests find broken: what follows is too rare

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use dlock_core::clock::{Lease, Now, NS};
 use dlock_core::ids::LockId;
+use dlock_core::limits::KEPT_MAX;
 use dlock_core::lock::Due;
 use dlock_core::memory::exec::{Executor, Listening, OnAnswer};
 use dlock_core::wire::status::Status;
@@ -34,6 +35,7 @@ use parking_lot::Mutex;
 
 use crate::driver::asked::Questions;
 use crate::driver::heartbeat::Pulse;
+use crate::driver::kept::{Keeping, Kept};
 use crate::driver::renewals::{self, Renew, Renewed, Timers};
 use crate::driver::slot::{Slot, SlotState};
 use crate::driver::{self, aside, register, Handle, Next, Source};
@@ -67,6 +69,8 @@ struct State {
     renewed: HashMap<LockId, Renewed>,
     /// Locks whose holds the driver is to look at in its next turn.
     looked: Vec<LockId>,
+    /// Locks that the client keeps, until the driver takes them over.
+    kept: Vec<Kept>,
     /// How many acquires, and how many releases, are submitted and not over.
     acquires: usize,
     releases: usize,
@@ -103,6 +107,8 @@ enum Where {
     /// The slot of the acquire's future; if the hold is to be renewed, its lease and terms.
     Acquire(Arc<Slot<Result<Granted, Error>>>, Option<(Lease, Renew)>),
     Renewal(Renewed),
+    /// A kept lock is given back: nothing waits for the result.
+    GiveBack,
     /// The slot of the release's future; `None`: the result is not wanted.
     Release(Option<Arc<Slot<Result<(), Error>>>>),
 }
@@ -228,6 +234,20 @@ impl Tasks {
         Ok(())
     }
 
+    /// Has the driver look after a lock that the client keeps.
+    ///
+    /// # Errors
+    /// There is no driver, and none can be started.
+    pub(crate) fn keep(self: &Arc<Self>, kept: Kept) -> Result<(), Error> {
+        if !self.is_here() {
+            return Err(Error::Disconnected);
+        }
+        let mut state = self.state.lock();
+        self.is_carried_out(&mut state)?;
+        state.kept.push(kept);
+        Ok(())
+    }
+
     /// Has the driver look now at the hold of this lock.
     pub(crate) fn look_again(&self, lock: LockId) {
         let mut state = self.state.lock();
@@ -252,6 +272,7 @@ impl Tasks {
                 all: Vec::new(),
                 timers: Timers::default(),
                 questions: Questions::default(),
+                keeping: Keeping::default(),
                 session: None,
             })
         });
@@ -267,7 +288,7 @@ impl State {
         let (count, max) = match slot {
             Where::Acquire(..) => (&mut self.acquires, FUTURES_MAX),
             Where::Release(_) => (&mut self.releases, RELEASES_MAX),
-            Where::Renewal(_) => return Ok(()),
+            Where::Renewal(_) | Where::GiveBack => return Ok(()),
         };
         if *count >= max {
             return Err(Error::TooManyFutures);
@@ -280,7 +301,7 @@ impl State {
         match slot {
             Where::Acquire(..) => self.acquires -= 1,
             Where::Release(_) => self.releases -= 1,
-            Where::Renewal(_) => {}
+            Where::Renewal(_) | Where::GiveBack => {}
         }
     }
 }
@@ -294,6 +315,8 @@ struct Futures {
     timers: Timers,
     /// Questions to the primary about the holds of programs that listen.
     questions: Questions,
+    /// The locks that the client keeps.
+    keeping: Keeping,
     /// The session whose answers the driver listens to.
     session: Option<Arc<dyn Executor>>,
 }
@@ -304,6 +327,7 @@ impl driver::Work for Futures {
         self.all.append(&mut state.submitted);
         let renewed = std::mem::take(&mut state.renewed);
         let looked = std::mem::take(&mut state.looked);
+        let kept = std::mem::take(&mut state.kept);
         drop(state);
         for renewed in renewed.into_values() {
             self.timers.put(0, renewed);
@@ -315,6 +339,8 @@ impl driver::Work for Futures {
             self.timers.sooner(lock, at_ns);
         }
         self.begin_renewals();
+        kept.into_iter().for_each(|kept| self.keeping.put(kept));
+        self.give_back_kept();
         let mut waiting = Vec::with_capacity(self.all.len());
         let mut ended = Vec::new();
         for mut work in self.all.drain(..) {
@@ -325,10 +351,11 @@ impl driver::Work for Futures {
         }
         self.all = waiting;
         ended.into_iter().for_each(|renewed| self.timers.put_back(renewed));
-        if self.all.is_empty() && self.timers.next_ns().is_none() && self.questions.is_empty() {
+        let is_idle = self.questions.is_empty() && self.keeping.is_empty();
+        if self.all.is_empty() && self.timers.next_ns().is_none() && is_idle {
             self.listens_to(None);
             let mut state = self.tasks.state.lock();
-            if state.submitted.is_empty() && state.renewed.is_empty() {
+            if state.submitted.is_empty() && state.renewed.is_empty() && state.kept.is_empty() {
                 state.work = None;
                 return Next::Over;
             }
@@ -359,6 +386,15 @@ impl Futures {
         }
     }
 
+    /// Asks about the locks that the client keeps, and begins to give back those that others want.
+    fn give_back_kept(&mut self) {
+        for (instance, lock) in self.keeping.turn(KEPT_MAX) {
+            let wait = GuardWait::give_back(lock);
+            let (keeps, slot) = (Keeps::Instance(instance), Where::GiveBack);
+            self.all.push(Work { keeps, wait, slot });
+        }
+    }
+
     /// Has the driver listen to the session for whose answers the futures wait. Returns until
     /// when there is nothing else to do.
     fn waits(&mut self) -> Next {
@@ -376,6 +412,16 @@ impl Futures {
         for (is_soon, exec) in self.questions.sessions() {
             let is_other = session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec));
             if is_soon || is_other {
+                until_ns = until_ns.min(soon_ns);
+            }
+            session = Some(Arc::clone(exec));
+        }
+        for (is_soon, exec) in self.keeping.sessions() {
+            if is_soon {
+                until_ns = until_ns.min(soon_ns);
+            }
+            let Some(exec) = exec else { continue };
+            if session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, exec)) {
                 until_ns = until_ns.min(soon_ns);
             }
             session = Some(Arc::clone(exec));
@@ -449,7 +495,7 @@ impl Work {
                     tasks.release_unwanted(unwanted.hold);
                 }
             }
-            Where::Renewal(_) => {}
+            Where::Renewal(_) | Where::GiveBack => {}
             Where::Release(slot) => {
                 let result = released(result.status);
                 match slot {
@@ -482,7 +528,7 @@ impl Work {
         }
         match self.slot {
             Where::Renewal(renewed) => Some(renewed),
-            Where::Acquire(..) | Where::Release(_) => None,
+            Where::Acquire(..) | Where::Release(_) | Where::GiveBack => None,
         }
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod asked;
 pub(crate) mod failover;
 pub(crate) mod futures;
 pub(crate) mod heartbeat;
+pub(crate) mod kept;
 pub(crate) mod renewals;
 mod slot;
 

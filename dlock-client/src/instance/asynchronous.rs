@@ -297,6 +297,7 @@ impl Pending {
                     };
                     let now = held.fresh();
                     self.operation.reply(&mut held.entry, reply, now);
+                    held.may_be_kept();
                 }
             }
             self.waits_for = advance(held, &mut self.operation);

@@ -385,5 +385,6 @@ fn await_replies(batch: &mut Batch, places: &mut [Place<'_>], asked: &mut [Optio
         };
         *asked = None;
         batch.reply(i, &mut held.entry, reply, now);
+        held.may_be_kept();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::ids::LockId;
-use dlock_core::lock::Heard;
+use dlock_core::lock::{Heard, ASK_AGAIN_NS};
 use dlock_core::wire::control::Told;
 use dlock_core::wire::message::Reply;
 use dlock_core::wire::status::Status;
@@ -87,6 +87,10 @@ impl Instance {
         let asked = self.with_slot(renewed.lock, |held| {
             if !held.exec.has_room() {
                 return (None, later_ns);
+            }
+            if held.entry.asks_for_others().is_some() {
+                // the client asks about what it keeps, and then hears of those that wait
+                return (None, boot_ns().saturating_add(ASK_AGAIN_NS));
             }
             let now = held.clock_of_deadline();
             let Some((hold, request)) = held.listening.asks(&held.entry, now) else {

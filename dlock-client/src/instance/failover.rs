@@ -93,7 +93,9 @@ impl Instance {
         let first = address(ip, config.effective_port())?;
         let Some(mut plan) = config.plan(&first)? else {
             let (instance, _) = Self::arrive(config, (&[first], None), wrap)?;
-            return Ok(Arc::new(instance));
+            let instance = Arc::new(instance);
+            instance.may_keep();
+            return Ok(instance);
         };
         // a primary that is stopped does not keep the client from the others
         let silence = (plan.addresses.len() > 1).then_some(plan.silence);
@@ -102,6 +104,7 @@ impl Instance {
         let watch = Arc::new(Watch::new(plan));
         instance.watch = Some(Arc::clone(&watch));
         let instance = Arc::new(instance);
+        instance.may_keep();
         look_after(&instance, &watch);
         Ok(instance)
     }

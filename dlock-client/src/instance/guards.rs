@@ -51,8 +51,11 @@ impl Instance {
                 if guard.as_mut().is_some_and(|held| in_the_way(held, mode)) {
                     return (code(Status::Fail), 0);
                 }
-                let result =
-                    self.run(lock_slot, &mut guard, Op::TryLock { mode, lease }, bounds.as_ref());
+                let op = Op::TryLock { mode, lease };
+                let mut result = self.run(lock_slot, &mut guard, op, bounds.as_ref());
+                if guard.as_ref().is_some_and(|held| held.entry.is_behind_a_keeper()) {
+                    result = self.run(lock_slot, &mut guard, op, bounds.as_ref());
+                }
                 self.attempted(lock_slot, &mut guard, result)
             }
             Err(status) => (code(status), 0),

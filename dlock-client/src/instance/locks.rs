@@ -147,6 +147,7 @@ impl Instance {
                 let (exec, pulse) = (Arc::clone(&link.exec), Arc::clone(&link.pulse));
                 let mut lock = ClientLock::new(grant.lock, entry, exec, pulse, link.epoch);
                 lock.undo_what_is_left();
+                self.may_cache(&mut lock);
                 let (id, _) = self.table.insert(lock);
                 Adopted::Got(Ok((id, true)))
             }
@@ -186,6 +187,7 @@ impl Instance {
             link.is_primary_of(&mut held.entry);
             held.go_over_to(Arc::clone(&link.exec), Arc::clone(&link.pulse));
             held.undo_what_is_left();
+            self.may_cache(held);
             self.table.rename(id, before, Some(grant.lock));
         }
         Adopted::Got(Ok((id, is_new)))

@@ -13,7 +13,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -36,6 +36,7 @@ use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Patience, CONTROL_WAIT};
+use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::look_after;
 use crate::events::Feeds;
 use crate::host::{address, Address, Unreached};
@@ -104,6 +105,8 @@ impl Instance {
             has_refused: AtomicBool::new(false),
             is_taken_away: AtomicBool::new(false),
             said: LoggedOnce::default(),
+            tasks: Arc::new(Tasks::new()),
+            keeper: OnceLock::new(),
             watch: None,
         };
         look_after(&instance.link.load().pulse, &instance.control);

@@ -14,6 +14,7 @@ mod events;
 mod failover;
 mod given_up;
 mod guards;
+mod kept;
 mod locks;
 mod membership;
 mod new_session;
@@ -36,7 +37,7 @@ mod waits_tests;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
 use dlock_core::counters::{Counter, COUNTERS};
@@ -62,7 +63,9 @@ use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT};
 use crate::driver::failover::Watch;
+use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::{Pulse, SharedControl};
+use crate::driver::kept::Keeper;
 use crate::events::Feeds;
 use crate::execute::DATA_WAIT_NS;
 use crate::logged_once::LoggedOnce;
@@ -143,6 +146,10 @@ pub struct Instance {
     is_taken_away: AtomicBool,
     /// Reasons, already logged, why this client has not come back to a primary.
     said: LoggedOnce,
+    /// The futures and renewals of this client, and what it keeps.
+    tasks: Arc<Tasks>,
+    /// What its locks need to be kept; set for a client made by `init_shared`.
+    keeper: OnceLock<Arc<Keeper>>,
     /// Set for a client that finds the successor of its primary by itself.
     watch: Option<Arc<Watch>>,
 }
@@ -171,6 +178,11 @@ impl Instance {
     /// The name of the executor in use, such as `verbs`, `shm` or `tcp`.
     pub fn fabric(&self) -> &'static str {
         self.link.load().exec.name()
+    }
+
+    /// The work of the driver for this client.
+    pub(crate) fn tasks(&self) -> &Arc<Tasks> {
+        &self.tasks
     }
 
     /// The verbs, messages and doorbells of this session so far; `None` if it does not run over

@@ -77,6 +77,8 @@ enum Purpose {
     End(u64),
     /// The lease of the hold with this number is renewed.
     Renew(u64),
+    /// What the client kept without using it is given back.
+    GiveBack,
 }
 
 enum Stage {
@@ -175,6 +177,12 @@ impl GuardWait {
         Self { purpose: Purpose::Renew(hold), bounds: None, ..wait }
     }
 
+    /// The give-back of a lock that the client kept, as a wait.
+    pub(crate) fn give_back(lock: LockId) -> Self {
+        let wait = Self::new(lock, Mode::Exclusive, Lease::NONE, END_WAIT);
+        Self { purpose: Purpose::GiveBack, bounds: None, ..wait }
+    }
+
     /// Records that nothing wants the result any more: what the wait acquires is given back.
     pub(crate) fn cancel(&mut self) {
         self.is_cancelled = true;
@@ -208,7 +216,9 @@ impl GuardWait {
     fn op(&self) -> Op {
         match self.purpose {
             Purpose::Take => Op::Lock { mode: self.mode, lease: self.lease },
-            Purpose::GiveUp(_) | Purpose::End(_) | Purpose::Renew(_) => Op::Unlock,
+            Purpose::GiveUp(_) | Purpose::End(_) | Purpose::Renew(_) | Purpose::GiveBack => {
+                Op::Unlock
+            }
         }
     }
 
@@ -310,6 +320,7 @@ impl Instance {
                 match wait.purpose {
                     Purpose::End(hold) => self.begin_end(wait, index, hold),
                     Purpose::Renew(hold) => self.begin_renewal(wait, index, hold),
+                    Purpose::GiveBack => self.begin_give_back(wait, index),
                     _ => self.take_turn(wait, index, None, tasks),
                 }
             }
@@ -529,8 +540,11 @@ impl Instance {
     ) -> Option<Attempt> {
         let lock_slot = self.table.lock_slot(index);
         let read = guard.as_ref().map(|held| (held.fresh(), Arc::clone(&held.pulse)));
-        if let Purpose::Renew(_) = wait.purpose {
+        if let Purpose::Renew(_) | Purpose::GiveBack = wait.purpose {
             self.tells(guard);
+            if let Some(held) = guard.as_ref() {
+                self.leaves_in_doubt(held);
+            }
             lock_slot.changed.notify_all(); // the caller is the library, which needs no result
             return Some((result, 0));
         }
@@ -538,7 +552,7 @@ impl Instance {
         let is_without = result.status.is_without_primary();
         let Some(held) = guard.as_mut() else { return Some((result, 0)) };
         match wait.purpose {
-            Purpose::Take | Purpose::Renew(_) => {}
+            Purpose::Take | Purpose::Renew(_) | Purpose::GiveBack => {}
             Purpose::GiveUp(attempt) => {
                 if is_without {
                     held.release_unheard(result.status); // the ticket is no longer claimed

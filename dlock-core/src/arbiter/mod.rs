@@ -117,10 +117,7 @@ impl LockState {
     }
 
     fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-            && self.fair.is_empty()
-            && self.rw.is_empty()
-            && self.kept.is_empty()
+        self.queue.is_empty() && self.fair.is_empty() && self.rw.is_empty() && self.kept.is_empty()
     }
 }
 
@@ -410,12 +407,10 @@ impl Arbiter {
     /// ticket counters; or a client that keeps a lock and does not answer.
     pub fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
         let states = self.hindered.iter().filter_map(|slot| self.locks.get(slot));
-        states
-            .into_iter()
-            .find_map(|state| {
-                let others = || state.fair.hinderer(skip).or_else(|| state.kept.hinderer(skip));
-                state.rw.hinderer(skip).or_else(others)
-            })
+        states.into_iter().find_map(|state| {
+            let others = || state.fair.hinderer(skip).or_else(|| state.kept.hinderer(skip));
+            state.rw.hinderer(skip).or_else(others)
+        })
     }
 
     /// Gives a client that is between two word operations as much time for the rest as if it had

@@ -51,14 +51,8 @@ enum Kept {
 }
 
 impl Cache {
-    pub(super) const OFF: Self = Self {
-        from_ns: u64::MAX,
-        again_ns: 0,
-        is_on: false,
-        kept: Kept::No,
-        hits: 0,
-        unused: 0,
-    };
+    pub(super) const OFF: Self =
+        Self { from_ns: u64::MAX, again_ns: 0, is_on: false, kept: Kept::No, hits: 0, unused: 0 };
 
     /// Whether the lock is not kept, and this is no time to keep it.
     #[inline(always)]
@@ -118,8 +112,11 @@ impl LockEntry {
     /// nothing, or knows that they do.
     pub fn asks_for_others(&self) -> Option<Request> {
         let until = ServerTime(0);
-        (self.kept.kept == Kept::Yes)
-            .then_some(Request::Listen { handle: self.handle, knows: false, until })
+        (self.kept.kept == Kept::Yes).then_some(Request::Listen {
+            handle: self.handle,
+            knows: false,
+            until,
+        })
     }
 
     /// Handles that others want what the client keeps, or that it cannot learn whether they do.
@@ -186,8 +183,7 @@ impl LockEntry {
             Mode::Shared => self.state == EntryState::SharedLocked,
         };
         let covers = now.deadline(lease) <= self.deadline() || planted::is(Bug::CacheOutlivesLease);
-        let is_calm = self.kept.kept == Kept::Yes || planted::is(Bug::ServedThoughWanted);
-        is_of_mode && covers && is_calm && self.may_rest(now)
+        is_of_mode && covers && self.may_rest(now)
     }
 
     /// Whether the hold surely lasts, and others do not want it.

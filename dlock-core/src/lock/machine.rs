@@ -8,8 +8,8 @@
 
 use super::tries::Tries;
 use super::{
-    atomic, claimed, downgrade, fair, kept, rw, Doubt, EntryState, FirstOp, LockEntry, Op, OpResult,
-    Step, View,
+    atomic, claimed, downgrade, fair, kept, rw, Doubt, EntryState, FirstOp, LockEntry, Op,
+    OpResult, Step, View,
 };
 use crate::clock::{Lease, Now};
 use crate::memory::word_op::{Outcome, Values};

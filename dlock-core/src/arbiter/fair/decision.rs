@@ -66,7 +66,7 @@ impl<'a> Decision<'a> {
             }
         }
         d.refuse();
-        d.turn.set_told(d.is_arbiters() || is_kept && !planted::is(Bug::KeptUntold));
+        d.turn.set_told(d.is_arbiters() || is_kept);
         if d.turn != view.turn {
             d.turn.set_parked(false); // clients that sleep on the word look again
         }
@@ -81,8 +81,9 @@ impl<'a> Decision<'a> {
         d
     }
 
-    /// Whether only the arbiter may change the word from now on, because a client sleeps, or the share of a
-    /// client was counted as done without its knowledge, because its clock stood still.
+    /// Whether only the arbiter may change the word from now on: a client sleeps, or the share of a
+    /// client was counted as done without its knowledge, because its clock stood still. (The arbiter
+    /// also says so of a kept lock, so that clients that want it ask.)
     fn is_arbiters(&self) -> bool {
         let sleeps = |w: &Waiter| w.wait != WaitNumber(0);
         let sleeps = self.queue.iter().any(sleeps) && !planted::is(Bug::SleepersUntold);

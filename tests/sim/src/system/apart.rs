@@ -33,6 +33,29 @@ pub const APART: &[Scenario] = &[
         caches: 700,
         ..CALM
     },
+    // the same with operators
+    Scenario {
+        name: "caches-taken",
+        fabrics: &[&[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],
+        faults: &[F::Operate, F::Operate, F::Crash, F::CrashPrimary, F::BreakCommand, F::Leave],
+        fault_every: 60,
+        overstay: 50,
+        objects: &[0], // programs do not expect that a removed client's objects go
+        horizons: &[1, 2, 6],
+        caches: 700,
+        ..CALM
+    },
+    // the same with tokens
+    Scenario {
+        name: "caches-tokens",
+        faults: &[F::Crash, F::CrashPrimary, F::Pause, F::BreakCommand, F::Leave],
+        fault_every: 90,
+        overstay: 50,
+        churn: 30,
+        tokens: true,
+        caches: 700,
+        ..CALM
+    },
     // the same under all faults
     Scenario {
         name: "caches-any",

@@ -6,15 +6,17 @@
 //!   finish ─ kept ─▶ Listen ─ Contended, or the channel ends ─▶ idle: Operation::undo
 //!                                                           └─▶ in use: Listen(knows)
 //! ```
-//! There is no checker of its own: a kept lock that is not in use is no hold for the checkers, so
-//! that every acquire and release that a client serves by itself is judged as any other.
+//! A kept lock that is not in use is no hold for the other checkers, so that every acquire and
+//! release that a client serves by itself is judged as any other. The checker here: nobody waits for
+//! long for a lock that its client keeps without using it.
 
-use dlock_core::clock::Now;
+use dlock_core::clock::{Now, NS};
 use dlock_core::ids::Seq;
 use dlock_core::lock::{Op, Wanted};
 use dlock_core::operation::{Bounds, Operation, Started};
 use dlock_core::wire::message::Reply;
 
+use super::server::World;
 use super::state::{Doing, Ev, Sys};
 
 /// What a thread's client knows of others that want what it keeps.
@@ -29,9 +31,59 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
+    /// The client has given its reference to the lock back, and with it the question.
+    pub(super) fn asks_nothing(&mut self) {
+        *self = Self::default();
+    }
+
     /// Whether the client waits for the answer with this number on this channel.
     pub(super) fn has_asked(&self, seq: Seq, gen: u32) -> bool {
         self.asked == Some((seq, gen))
+    }
+}
+
+/// Clients and locks, and since when each client keeps its lock from others without using it.
+pub(crate) type Idle = std::collections::BTreeMap<(usize, usize), u64>;
+
+/// A client that is well gives a lock that it does not use back within this time.
+const GIVES_BACK_NS_MAX: u64 = 3 * NS;
+
+impl World {
+    /// Checks that no client waits for a lock that another one keeps without using it, and that has
+    /// heard of that.
+    pub(super) fn nobody_waits_for_an_idle_lock(&mut self) {
+        let Some(primary) = self.primary.as_ref().filter(|_| self.sys.plan.caches > 0) else {
+            return;
+        };
+        let sys = &self.sys;
+        let is_calm = sys.put_off_until <= sys.now && !sys.recovering;
+        let mut idle = Vec::new();
+        for l in (0..sys.plan.locks.len()).filter(|_| is_calm) {
+            let Some(slot) = sys.slot_of(l, primary) else { continue };
+            if primary.locks().waiters(slot) == 0 {
+                continue;
+            }
+            for (c, client) in sys.clients.iter().enumerate() {
+                let t = &client.threads[l];
+                let is_idle = t.entry.as_ref().is_some_and(|entry| entry.is_idle());
+                let is_well = client.paused_until <= sys.now && sys.is_connected(c, l);
+                let is_heard = !sys.has_messages_under_way(c) && !sys.was_fenced(c);
+                let is_here = t.epoch == sys.epoch && client.epoch == sys.epoch;
+                if is_idle && is_well && is_heard && is_here && t.doing == Doing::Idle {
+                    idle.push((c, l));
+                }
+            }
+        }
+        let now = self.sys.now;
+        let before = std::mem::take(&mut self.idle);
+        self.idle =
+            idle.into_iter().map(|of| (of, before.get(&of).copied().unwrap_or(now))).collect();
+        if let Some((&(c, l), _)) =
+            self.idle.iter().find(|(_, &since)| now > since + GIVES_BACK_NS_MAX)
+        {
+            self.sys
+                .fail(format!("cache: client {c} keeps lock {l} from others, and does not use it"));
+        }
     }
 }
 
@@ -43,12 +95,27 @@ impl Sys {
 
     /// An operation is over: the client asks whether others want what it keeps.
     pub(super) fn may_keep(&mut self, c: usize, l: usize) {
+        self.forgets_question(c, l);
         let t = &self.clients[c].threads[l];
         let keeps = t.entry.as_ref().is_some_and(|entry| entry.asks_for_others().is_some());
         if keeps && t.cached.asked.is_none() || t.cached.is_wanted {
-            let ns = self.takes(3_000);
+            let ns = self.library_takes();
             self.looks_at_cache(c, l, ns);
         }
+    }
+
+    /// How long the library's thread takes to come to it.
+    fn library_takes(&mut self) -> u64 {
+        let most = self.rng.pick(&[1_000, 100_000, 10_000_000]);
+        self.rng.range(1, most)
+    }
+
+    /// A new session has taken the place of the one in which the client asked: nothing is kept of
+    /// that one.
+    fn forgets_question(&mut self, c: usize, l: usize) {
+        let gen = self.clients[c].gen;
+        let cached = &mut self.thread(c, l).cached;
+        cached.asked = cached.asked.filter(|asked| asked.1 == gen);
     }
 
     fn looks_at_cache(&mut self, c: usize, l: usize, ns: u64) {
@@ -63,7 +130,7 @@ impl Sys {
         self.log(|| format!("client {c} lock {l}: what it keeps is wanted: {reply:?}"));
         let cached = &mut self.thread(c, l).cached;
         (cached.asked, cached.is_wanted) = (None, true);
-        let ns = self.takes(2_000);
+        let ns = self.library_takes();
         self.looks_at_cache(c, l, ns);
     }
 
@@ -73,7 +140,7 @@ impl Sys {
             let cached = &mut self.thread(c, l).cached;
             if cached.asked.take().is_some() {
                 cached.is_wanted = true;
-                let ns = self.takes(50_000);
+                let ns = self.library_takes();
                 self.looks_at_cache(c, l, ns);
             }
         }
@@ -82,12 +149,16 @@ impl Sys {
     /// The library's turn: it asks, gives back, or says that the program uses the lock.
     pub(super) fn cache_turn(&mut self, c: usize, l: usize) {
         self.thread(c, l).cached.is_due = false;
+        self.forgets_question(c, l);
         let now = self.thread_now(c, l);
         let is_connected = self.is_connected(c, l);
         let t = &mut self.clients[c].threads[l];
         let Some(entry) = t.entry.as_mut() else {
             return t.cached = Cached { is_due: false, ..Cached::default() };
         };
+        if t.doing == Doing::Control {
+            return self.looks_at_cache(c, l, 1_000_000); // the lock is being given back
+        }
         if t.doing != Doing::Idle {
             return; // the lock is in use just now: the client looks again at the end
         }

@@ -549,12 +549,17 @@ impl Sys {
                     entry.caches(caches);
                     t.entry = Some(entry);
                     t.listener = Default::default();
+                    t.cached.asks_nothing();
                     true
                 }
                 Some(entry) => {
                     let mut binding = Binding::new(Epoch(t.epoch.into()));
                     let at = (Epoch(epoch.into()), ANCHOR_S);
-                    binding.adopt(entry, id, &grant, &desc, at) == Some(true)
+                    let is_new = binding.adopt(entry, id, &grant, &desc, at) == Some(true);
+                    if is_new {
+                        t.cached.asks_nothing();
+                    }
+                    is_new
                 }
             };
             (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);

@@ -37,6 +37,7 @@ impl Sys {
         self.enter(c, l, Doing::Nothing);
         let t = self.thread(c, l);
         (t.entry, t.operation, t.first, t.lapse) = (None, None, None, false);
+        t.cached.asks_nothing();
         self.clients[c].releases.retain(|&r| usize::from(r) != l);
     }
 

@@ -150,7 +150,7 @@ impl Sys {
         }
     }
 
-    fn has_messages_under_way(&self, c: usize) -> bool {
+    pub(super) fn has_messages_under_way(&self, c: usize) -> bool {
         let client = &self.clients[c];
         let is_its = |one: &Arrived| match *one {
             Arrived::Unit { client, .. } => usize::from(client) == c,

@@ -14,8 +14,8 @@
 mod apart;
 mod asynchronous;
 mod batch;
-mod cached;
 mod bugs;
+mod cached;
 mod channel;
 mod claims;
 mod clock;
@@ -351,6 +351,7 @@ impl World {
             ev => self.sys.client_event(ev),
         }
         self.nobody_is_kept_waiting();
+        self.nobody_waits_for_an_idle_lock();
         true
     }
 }

@@ -125,7 +125,8 @@ impl Sys {
             Op::TryLock { lease, .. } | Op::Lock { lease, .. } => !lease.is_none(),
             Op::Extend { .. } | Op::Unlock | Op::Downgrade => false,
         };
-        let is_new = t.entry.as_ref().is_some_and(|entry| entry.refs() == 1);
+        // a client that keeps a lock enters it until it hears that the lock is wanted
+        let is_new = t.entry.as_ref().is_some_and(|entry| entry.refs() == 1 && !entry.is_kept());
         let began_in_it = |at: ServerTime| t.called.0 == self.epoch && t.called.1 > at;
         let is_refused = self.operators.since.is_some_and(began_in_it) && t.fabric == Fabric::Tcp;
         let gets = status == Status::Success && asks && is_new;

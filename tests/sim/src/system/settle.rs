@@ -5,7 +5,7 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use dlock_core::clock::{Deadline, NS};
-use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState};
+use dlock_core::memory::words::{AtomicWord, LedgerEntry, LedgerState, RwWord};
 use dlock_core::primary::Event;
 use dlock_core::wire::message::LockType;
 
@@ -236,7 +236,10 @@ impl World {
         let now = self.sys.server_now();
         for l in 0..self.sys.plan.locks.len() {
             let Some(slot) = self.sys.slot_of(l, primary) else { continue };
-            let word = self.sys.lock_word(slot, self.sys.plan.locks[l]);
+            let word = without_mark(
+                self.sys.lock_word(slot, self.sys.plan.locks[l]),
+                self.sys.plan.locks[l],
+            );
             for c in 0..self.sys.clients.len() {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
@@ -280,7 +283,7 @@ impl World {
                 let entry = sys.clients[c].threads[l].entry.as_ref();
                 let (Some(entry), Some(id)) = (entry, sys.clients[c].id) else { continue };
                 let (slot, handle) = (entry.slot(), entry.handle());
-                let word = sys.lock_word(slot, sys.plan.locks[l]);
+                let word = without_mark(sys.lock_word(slot, sys.plan.locks[l]), sys.plan.locks[l]);
                 let clean = match sys.plan.locks[l] {
                     LockType::Fair => {
                         let (taken, turn) = sys.fair_words(slot);
@@ -323,5 +326,14 @@ impl World {
             Ok(result) => result,
             Err(_) => Err("quiescence: the primary's tables disagree".to_string()),
         }
+    }
+}
+
+/// The word of a lock without the mark that a client may keep it, which may be left of a read-write
+/// lock that no client keeps any more.
+fn without_mark(word: u64, lock_type: LockType) -> u64 {
+    match lock_type {
+        LockType::Rw => RwWord::from_bits(word).with_kept(false).into_bits(),
+        LockType::Atomic | LockType::Fair => word,
     }
 }
