@@ -538,6 +538,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::JudgedOnce,
     Bug::DebtPaidTwice,
     Bug::KeptPastQueue,
+    Bug::DrainKeeps,
 ];
 
 /// The rules that schedules reach, but that only unit tests find broken: what follows is too rare

@@ -18,6 +18,7 @@ mod forgets;
 mod golden;
 mod handed_over;
 mod holds;
+mod kept;
 mod hostile;
 mod laggards;
 mod late;

@@ -111,7 +111,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cache-outlives-lease", "caches"),
     ("idle-forgotten", "caches"),
     ("token-kept", "caches-tokens"),
-    ("drain-keeps", "caches-taken"),
     ("unfenced-undone", "unfenced"),
     ("unfenced-attached", "unfenced"),
     ("unfenced-forgotten", "unfenced"),
