@@ -4,6 +4,7 @@ mod contended;
 mod counting;
 mod fair;
 mod first;
+mod kept;
 mod renewal;
 mod told;
 mod tries;
