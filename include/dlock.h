@@ -243,8 +243,11 @@ enum {
 
 /* dlock_lock_options.flags */
 enum {
-    DLOCK_NO_TOKENS = 1 /* holds have no fencing tokens: an acquire of an atomic or read-write
-                         * lock takes one word operation less */
+    DLOCK_NO_TOKENS = 1, /* holds have no fencing tokens: an acquire of an atomic or read-write
+                          * lock takes one word operation less */
+    DLOCK_CACHED = 2     /* the client keeps the lock after a release until another client wants
+                          * it: acquire and release then take no message. An exclusive hold is
+                          * kept with DLOCK_NO_TOKENS only */
 };
 
 typedef struct dlock_lock_options {

@@ -61,6 +61,7 @@ numbers! { u32:
     DLOCK_TYPE_ATOMIC = 1;
     DLOCK_TYPE_READ_WRITE = 2;
     DLOCK_NO_TOKENS = 1;
+    DLOCK_CACHED = 2;
     DLOCK_EXCLUSIVE = 0;
     DLOCK_SHARED = 1;
     DLOCK_TRY = 1;

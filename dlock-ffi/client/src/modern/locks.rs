@@ -64,7 +64,7 @@ fn open(
     options: &dlock_lock_options,
     until: &Until,
 ) -> Result<Lock, Failure> {
-    known_flags(options.flags, DLOCK_NO_TOKENS, "options")?;
+    known_flags(options.flags, DLOCK_NO_TOKENS | DLOCK_CACHED, "options")?;
     unused(options.reserved, "options")?;
     let lock_type = match options.r#type {
         DLOCK_TYPE_FAIR => LockType::Fair,
@@ -73,6 +73,7 @@ fn open(
         other => return Err(invalid(format!("options->type: {other} is none"))),
     };
     let has_tokens = options.flags & DLOCK_NO_TOKENS == 0;
+    let is_cached = options.flags & DLOCK_CACHED != 0;
     let work = move || {
         let lock = match (has_tokens, lock_type) {
             (true, _) => client.lock_with_tokens(name, lock_type),
@@ -80,7 +81,11 @@ fn open(
             (false, LockType::Atomic) => client.atomic_lock(name),
             (false, LockType::Rw) => client.rw_lock(name),
         };
-        lock.map_err(Failure::from)
+        let lock = lock.map_err(Failure::from)?;
+        if is_cached {
+            lock.cache(true).map_err(Failure::from)?;
+        }
+        Ok(lock)
     };
     in_time(until, OPEN_WAIT, work, drop)
 }
