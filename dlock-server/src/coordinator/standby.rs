@@ -122,7 +122,8 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     config.check_room()?;
     let own = SocketAddr::new(config.bind, config.port);
     if own != standby.of {
-        drop::<TcpListener>(listen(own)?); // checks that the address can be used
+        // listens for a moment, to check that the address can be used
+        drop::<TcpListener>(listen(own)?);
     }
     let list = config.state_file.as_deref().map(|path| list_of(&resolved(path)));
     let list = list.unwrap_or_default();
@@ -136,7 +137,8 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         if let Some(admin) = admin {
-            admin.closed().await; // the primary opens its own socket
+            // if this standby takes over, the primary opens an admin socket of its own
+            admin.closed().await;
         }
         let (there, whose) = (post.there(), place.as_ref().map(|place| place.whose()));
         let takes = post.machine.lock().takes(boot_ns(), there.as_ref(), whose);

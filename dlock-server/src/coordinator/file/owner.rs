@@ -113,7 +113,8 @@ impl Ownership {
                     if let Err(error) = owned.sign() {
                         // A half-written signature may name this process, which would then wait for
                         // its own end.
-                        let _ = owned.give_back(); // if it fails, too, the first error counts
+                        // if this fails as well, the caller still gets the first error
+                        let _ = owned.give_back();
                         return Err(error);
                     }
                     break owned;
@@ -510,7 +511,7 @@ mod tests {
         fs::remove_dir_all(&storage).unwrap();
         assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
         // a folder that was restored from a backup is now at the same path
-        drop(stopped); // its name is free
+        drop(stopped); // the name of the stopped owner is free from now on
         fs::create_dir(&storage).unwrap();
         let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
         assert_eq!((taken.whose(), restored.whose()), (Whose::Anothers, Whose::Mine));
@@ -665,7 +666,7 @@ mod tests {
         assert!(has_ended(Process { started: process.started + 1, ..process }));
         child.kill().unwrap();
         while !has_ended(process) {
-            std::thread::yield_now(); // until it is a zombie
+            std::thread::yield_now(); // the killed process counts as ended once it is a zombie
         }
         child.wait().unwrap();
         assert!(has_ended(process) && has_ended(unknown));
