@@ -20,7 +20,7 @@ pub enum Change {
     Faa(u64),
     /// Sets the second value if the present one is the first.
     Cas(u64, u64),
-    /// Reads.
+    /// Reads the value, and changes nothing.
     Read,
 }
 
@@ -110,7 +110,7 @@ impl Objects {
                 why = Path::new(&ops)?.walk(init);
                 if why.is_ok() {
                     if ops.iter().any(|op| op.told.is_some()) {
-                        begins.insert(init); // one creation makes one object
+                        begins.insert(init); // each request to create makes at most one object
                     }
                     break;
                 }

@@ -138,7 +138,8 @@ impl Sys {
         client.renewal = Renewal::default();
         let Some((asked, session)) = client.session.take() else { return };
         if client.life == Life::Up {
-            self.flush(c); // the old session answers no more
+            // the old session is over: what is under way on it stays without an answer
+            self.flush(c);
         }
         self.joined(c, asked, session);
         if self.clients[c].life == Life::Up {

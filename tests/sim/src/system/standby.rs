@@ -273,7 +273,8 @@ impl World {
             self.promotes_one(w);
         }
         if !self.sys.alive && !self.watches.is_empty() {
-            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // in case no standby took over
+            // the operator looks again, in case no standby has taken over
+            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator);
         }
     }
 

@@ -9,8 +9,8 @@
 //!               each reader that relies on the lock now
 //! ```
 //! A hold keeps its token, or gets a later one from a successor that its client was not sure to
-//! have told of it. The checker knows nothing of fences, laps and floors: only what clients got
-//! while they relied on their holds.
+//! have told of it. The checker knows nothing of the `fence` word, laps and lower bounds: only what
+//! clients got while they relied on their holds.
 
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
