@@ -237,7 +237,7 @@ impl Process {
 
     /// Kills the process, and waits until it has ended.
     pub fn kill(mut self) {
-        let _ = self.child.kill(); // a stopped process dies of it, too
+        let _ = self.child.kill(); // SIGKILL ends a stopped process as well
         let _ = self.child.wait();
     }
 
