@@ -109,7 +109,8 @@ impl<T: AsFd> Drop for NotInherited<T> {
         if let Some(place) = self.place {
             let mark = self.socket.as_fd().as_raw_fd() + 1;
             let (from, to) = (Ordering::SeqCst, Ordering::Relaxed);
-            let _ = SOCKETS[place].compare_exchange(mark, 0, from, to); // a child has freed it
+            // a failed exchange means that `in_child` has freed the place
+            let _ = SOCKETS[place].compare_exchange(mark, 0, from, to);
         }
     }
 }

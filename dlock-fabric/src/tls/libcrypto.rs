@@ -62,13 +62,13 @@ pub type PasswordFn = unsafe extern "C" fn(*mut c_char, c_int, c_int, *mut c_voi
 /// decides.
 pub type VerifyFn = unsafe extern "C" fn(c_int, *mut X509StoreCtx) -> c_int;
 
-/// The functions of a loaded library.
+/// Declares the functions that are looked up in a loaded libcrypto.
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
         /// Functions of libcrypto, by their names there. All exist since OpenSSL 1.1.1 with the
         /// same signatures as in 3, and may be called from any thread.
         #[derive(Clone, Copy)]
-        #[allow(non_snake_case)] // OpenSSL's own names
+        #[allow(non_snake_case)] // the fields have the names that OpenSSL gives its functions
         pub struct Libcrypto {
             $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
         }
@@ -291,15 +291,16 @@ pub struct Owned<T> {
 // SAFETY: certificates and lists may be used by several threads: OpenSSL counts them atomically,
 // and has locks for what it computes when it is first asked.
 unsafe impl Send for Owned<X509> {}
-// SAFETY: as above.
+// SAFETY: OpenSSL locks what several threads use of a certificate at once.
 unsafe impl Sync for Owned<X509> {}
-// SAFETY: as above.
+// SAFETY: OpenSSL counts the references of a list atomically, and has locks for what it computes
+// later.
 unsafe impl Send for Owned<X509Crl> {}
-// SAFETY: as above.
+// SAFETY: OpenSSL locks what several threads use of a list at once.
 unsafe impl Sync for Owned<X509Crl> {}
 // SAFETY: a key that is not changed may sign on several threads, each with a context of its own.
 unsafe impl Send for Owned<EvpPkey> {}
-// SAFETY: as above.
+// SAFETY: a key that is not changed may sign on several threads, each with a context of its own.
 unsafe impl Sync for Owned<EvpPkey> {}
 
 impl<T> Owned<T> {

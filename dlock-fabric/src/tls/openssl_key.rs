@@ -218,7 +218,7 @@ pub fn load(
     key.map(|key| Arc::new(key) as _).ok_or_else(|| unsupported("TLS 1.3 has no signature for it"))
 }
 
-/// The data of [`give_password`].
+/// The data that OpenSSL passes to [`give_password`].
 struct Asked<'a> {
     path: &'a Path,
     password: &'a dyn KeyPassword,
@@ -226,7 +226,7 @@ struct Asked<'a> {
     error: Option<TlsError>,
 }
 
-/// `pem_password_cb`, with an [`Asked`].
+/// A `pem_password_cb` of OpenSSL: copies the password of an [`Asked`] into the buffer.
 unsafe extern "C" fn give_password(
     place: *mut c_char,
     size: c_int,
@@ -237,7 +237,7 @@ unsafe extern "C" fn give_password(
     let Some(asked) = (unsafe { asked.cast::<Asked<'_>>().as_mut() }) else { return -1 };
     asked.was_asked = true;
     if asked.error.is_some() {
-        return -1; // then OpenSSL tries another decoder
+        return -1; // OpenSSL tries another decoder after this refusal
     }
     let password = match asked.password.password() {
         Ok(Some(password)) => password,
