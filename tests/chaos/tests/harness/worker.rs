@@ -181,8 +181,7 @@ impl<'a> Client<'a> {
         let primaries =
             ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).collect();
         let primaries = is_by_itself.then_some(primaries);
-        // with TLS each question whether a primary is there costs a handshake, so the silence is
-        // the default of a second
+        // with TLS each question whether a primary is there costs a handshake: 1 s, the default
         let silence = (!secured::is_on()).then_some(Duration::from_millis(200));
         let config = ClientConfig { port, fabric, primaries, silence, ..Default::default() };
         let (slot, seeds) = (Arc::clone(&self.faulty), Mutex::new(Rng::new(self.rng.bits())));
@@ -208,8 +207,7 @@ impl<'a> Client<'a> {
                 if self.joined == 1 {
                     eprintln!("a worker cannot join: {status:?}");
                 }
-                // the primary may be stopped, so wait before the next attempt
-                thread::sleep(Duration::from_millis(20));
+                thread::sleep(Duration::from_millis(20)); // then the next attempt to join
                 return None;
             }
         };
@@ -265,9 +263,7 @@ impl<'a> Client<'a> {
         let mut way = self.rng.pick(&WAYS);
         let Hand { id, held, ticket, .. } = self.hands[n];
         if way == Way::Lock && !mine.is_empty() && self.rng.chance(980) {
-            // a holder does not wait for another lock, because it would keep the waiters of its own
-            // lock waiting
-            way = Way::Try;
+            way = Way::Try; // a holder that waits would keep the waiters of its own lock waiting
         }
         match (held, ticket) {
             (None, None) if self.rng.chance(30) => {
@@ -590,8 +586,7 @@ impl<'a> Client<'a> {
             Some(View::Fair { time_out, nx, .. }) => (Some(end_ns(time_out)), Some(nx)),
             Some(View::Rw { .. }) => (None, None),
             None if lock_type == LockType::Rw => (None, None),
-            // the result has no end of the lease, so the client relies on no more than before
-            None => return,
+            None => return, // without the end of the lease the client relies on nothing more
         };
         // a ticket counts within one epoch
         let ticket = ticket.filter(|_| is_first && epoch.is_some());
