@@ -45,7 +45,7 @@ impl Site {
         self.server = Some(server);
     }
 
-    /// Its clients are not asked.
+    /// Stops the primary, whether or not it has clients.
     pub fn stop(&mut self) {
         self.server = None;
     }
@@ -55,7 +55,7 @@ impl Site {
         self.operate("{\"cmd\":\"clients\"}").matches("\"client\":").count()
     }
 
-    /// What the primary answers to a line of its operator.
+    /// The primary's answer to this line at its admin socket.
     pub fn operate(&self, line: &str) -> String {
         let mut admin = UnixStream::connect(self.folder.join("admin")).unwrap();
         admin.write_all(format!("{line}\n").as_bytes()).unwrap();
