@@ -142,7 +142,7 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.home); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.home); // a file or folder that is left over does no harm
     }
 }
 
@@ -162,7 +162,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.kill(); // the process has ended already, unless the test failed
         let _ = self.0.wait();
     }
 }

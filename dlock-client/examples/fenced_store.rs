@@ -158,7 +158,7 @@ fn write(
     Ok(())
 }
 
-/// Does what the command line says.
+/// Runs the store or a writer, by the arguments.
 pub fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
     match args {
         ["serve", socket, folder] => serve(socket, folder),

@@ -72,7 +72,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

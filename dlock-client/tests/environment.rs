@@ -46,7 +46,7 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a left-over does no harm
+        let _ = std::fs::remove_dir_all(&self.0); // a file or folder that is left over does no harm
     }
 }
 

@@ -50,7 +50,7 @@ impl Processes {
     /// Sends a signal to each process of COMMAND.
     pub fn signal(&self, signal: Signal) {
         for pid in self.alive() {
-            let _ = kill_process(pid, signal); // it may have ended in the meantime
+            let _ = kill_process(pid, signal); // a process that has ended meanwhile is fine
         }
     }
 

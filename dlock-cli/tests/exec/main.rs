@@ -87,7 +87,7 @@ impl Drop for Scene {
                 eprintln!("{}: {content}", file.path().display());
             }
         }
-        let _ = fs::remove_dir_all(&self.folder); // a left-over harms no other test
+        let _ = fs::remove_dir_all(&self.folder); // a folder that is left over harms no other test
     }
 }
 
@@ -123,7 +123,7 @@ impl Exec {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.kill(); // a process that has ended already is fine
         let _ = self.0.wait();
     }
 }

@@ -153,7 +153,8 @@ impl Watch {
         state.asked
     }
 
-    /// As [`has_moved`](Self::has_moved), without waiting. `None`: the driver does not know yet.
+    /// The result of [`has_moved`](Self::has_moved), without waiting; `None`: the driver does not
+    /// know it yet.
     pub(crate) fn has_moved_by_now(&self, moves: u64, asked: u64) -> Option<bool> {
         self.state.lock().has_moved(moves, asked)
     }

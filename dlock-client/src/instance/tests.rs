@@ -90,7 +90,7 @@ fn a_lost_answer_is_bad_response_and_is_undone_before_the_next_operation() {
     let resolve = Request::Resolve { handle: Handle(0) };
     assert_eq!(*fake.requests.lock(), [resolve], "the arbiter is told at once");
     fake.deaf.store(false, SeqCst);
-    fake.words.lock().clear(); // it has undone it
+    fake.words.lock().clear(); // as if the arbiter had undone the operation
     assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
     assert_eq!(*fake.requests.lock(), [resolve, resolve]);
     assert_eq!(instance.stats()[28], 1);
@@ -102,7 +102,8 @@ fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() 
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
     let expired =
         AtomicWord::new().with_client(OTHER).with_timeout(Deadline::at_s(900)).into_bits();
-    fake.words.lock().insert(0, expired); // taken over by a second word operation
+    // an expired hold, which the client takes over by a second word operation
+    fake.words.lock().insert(0, expired);
     let batch = std::thread::spawn(move || {
         let mut out = [code(Status::Error); 2];
         let items = [(LockId(1), X, 5), (LockId(2), X, 5)];
@@ -217,7 +218,8 @@ fn a_wait_that_lasts_too_long_is_cancelled_and_its_own_reply_decides() {
 fn no_answer_is_waited_for_beyond_the_bound_of_a_call() {
     let (instance, fake) = instance(&[LockType::Fair]);
     fake.answer(|_| None);
-    fake.words.lock().insert(0, 0xd000_0000_d000_0000); // lanes are high: ask the arbiter
+    // with so high ticket counters, the client asks the arbiter for a ticket
+    fake.words.lock().insert(0, 0xd000_0000_d000_0000);
     let start = Instant::now();
     fake.deaf.store(true, SeqCst);
     assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);

@@ -75,7 +75,8 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -241,6 +241,6 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.path); // a file or folder that is left over does no harm
     }
 }

@@ -415,7 +415,8 @@ struct Group(Child);
 impl Drop for Group {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL); // it may have ended
+            // a process that has ended already is fine
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _ = self.0.wait();
         }
     }

@@ -273,7 +273,7 @@ impl Steps {
         let until = Instant::now() + Duration::from_secs(25);
         loop {
             match self.step(name)? {
-                Some(0) | None => return Ok(()),           // its end is judged later
+                Some(0) | None => return Ok(()), // the end of the program is judged later
                 Some(_) if name == "end" => return Ok(()), // any status is right
                 Some(_) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(50));

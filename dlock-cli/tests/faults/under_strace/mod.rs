@@ -106,7 +106,7 @@ fn has_strace() -> bool {
 
 /// Prints a line for the log of the run; the test harness does not hold it back.
 fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}"); // its reader may be gone
+    let _ = writeln!(std::io::stderr(), "{line}"); // the reader of the log may be gone
 }
 
 /// Judges the end of a program: it must have said why, unless its code is 0.
