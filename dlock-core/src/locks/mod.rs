@@ -433,7 +433,7 @@ impl Locks {
             return;
         }
         let (from, slot) = (Caller { client, handle, seq }, lock.slot);
-        mem.visited(1 + self.arbiter.searched(slot)); // the search for the client
+        mem.visited(1 + self.arbiter.searched(slot)); // counts the search for the client's records
         match request {
             Request::Listen { knows, until, .. } => {
                 self.listens(now, &mut mem, (slot, from), (knows, until), out);

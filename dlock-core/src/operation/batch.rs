@@ -159,7 +159,7 @@ impl Batch {
                 entry.give_back();
             }
             if was_held {
-                continue; // as in a single call
+                continue; // a single call, too, undoes such a hold only later
             }
             if let Some(request) = entry.undo_request(now) {
                 if !planted::is(Bug::JudgedOnce) {

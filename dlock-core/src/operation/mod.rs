@@ -290,7 +290,8 @@ impl Operation {
                     }
                     self.finish(entry, result);
                     if let Some(write) = entry.take_ledger_write() {
-                        self.has_acted = true; // before the hold that it gives back is undone
+                        // this write comes before the undo of a hold that is given back
+                        self.has_acted = true;
                         return Effect::WriteLedger(write);
                     }
                 }

@@ -459,7 +459,7 @@ impl Primary {
         others.fold(offers.clone(), Offers::without)
     }
 
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn parts(&mut self) -> (&mut Membership, &mut Locks) {
         (&mut self.members, &mut self.locks)
     }

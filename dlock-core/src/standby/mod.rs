@@ -192,7 +192,8 @@ impl Standby {
                 self.pauses(now_ns);
                 Some(ground)
             }
-            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // a late answer
+            // an answer at these stages comes too late to count
+            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None,
         };
         (self.was_heard, self.heard_ns, self.stage) = (true, now_ns, Stage::Watches);
         self.next_ns = now_ns.saturating_add(self.quarter_ns());
