@@ -214,7 +214,7 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may be stopped, or have ended
+        let _ = self.child.kill(); // the process may be stopped, or may have ended
         let _ = self.child.wait();
     }
 }

@@ -85,7 +85,7 @@ impl Primary {
     fn eventually(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let end = Instant::now() + HANG;
         loop {
-            // its socket may not exist yet
+            // the socket of the standby may not exist yet
             let output = dlock(&["status", "--json", "--socket", &self.socket]);
             match serde_json::from_slice(&output.stdout) {
                 Ok(status) if code(&output) == 0 && is(&status) => return,

@@ -389,7 +389,8 @@ impl Control {
                 return Some(seq);
             }
             Ok(0) => {}
-            Ok(_) | Err(_) => self.broken = true, // a frame sent in part stays so
+            // a frame that is sent in part breaks the connection
+            Ok(_) | Err(_) => self.broken = true,
         }
         None
     }
@@ -561,7 +562,8 @@ impl Control {
                     self.received.filled(received);
                     Ok(())
                 }
-                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()), // the deadline decides
+                // the caller's deadline decides whether the wait goes on
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
                 Err(error) => Err(self.lost_by("TLS", &error)),
             };
         }
@@ -701,7 +703,7 @@ mod tests {
     fn a_forked_child_does_not_speak_on_its_parents_connection() {
         let (addr, server) = scripted(vec![reply(1, ControlReply::Done)]);
         let mut control = connect(addr).unwrap();
-        control.stream.process ^= 1; // as a forked child has the connection
+        control.stream.process ^= 1; // as if this were a forked child
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
         control.line().end();
         control.stream.process ^= 1;

@@ -186,7 +186,7 @@ impl Mutex {
             };
             if is_over {
                 state.queue.retain(|&other| other != number);
-                threads.changed.notify_all(); // the next one may be first now
+                threads.changed.notify_all(); // another thread may be the first in the queue now
                 return Err(Error::TimedOut);
             }
         }

@@ -353,7 +353,8 @@ impl<'a> Supervisor<'a> {
     /// ended.
     fn kill(&self, times: StopTimes) -> bool {
         if let (Some(pid), None) = (self.command, self.status) {
-            let _ = kill_process(pid, Signal::KILL); // not waited for yet: the number is its own
+            // the process was not waited for, so the number is still its own
+            let _ = kill_process(pid, Signal::KILL);
         }
         let is_dead = self.processes().kill();
         let gives_up = times::now_ns() >= times.end_ns.saturating_add(times::ns(SWEEP_MAX));
@@ -369,13 +370,14 @@ impl<'a> Supervisor<'a> {
         for number in std::mem::take(&mut self.signals) {
             let (Some(pid), None) = (self.command, self.status) else { continue };
             let signal = match number {
-                // The terminal has sent it to COMMAND already.
+                // The terminal has sent the signal to COMMAND already.
                 SIGINT if !self.has_group && io::stdin().is_terminal() => continue,
                 SIGINT => Signal::INT,
                 SIGHUP => Signal::HUP,
                 _ => Signal::TERM,
             };
-            let _ = kill_process(pid, signal); // not waited for yet: the number is its own
+            // the process was not waited for, so the number is still its own
+            let _ = kill_process(pid, signal);
         }
     }
 
@@ -462,7 +464,8 @@ impl<'a> Supervisor<'a> {
             }
             if times::now_ns() >= until_ns {
                 log::warn!("the primary does not answer: the lock is free when its lease is over");
-                let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
+                // the keeper was not waited for, so the number is still its own
+                let _ = kill_process(self.keeper.pid, Signal::KILL);
                 let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
                 // sleeps until the keeper ends, or the time is over; the loop looks at its status
                 // again

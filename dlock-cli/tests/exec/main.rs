@@ -422,7 +422,7 @@ fn an_exec_that_was_stopped_past_the_lease_does_not_start_command() {
     let mut third = scene.exec(&direct, &options, "c", "end-c");
     eventually("a third gets it", || scene.has("begin.c"));
     exec.signal(Signal::CONT);
-    // It was stopped before it heard of its lock, and has lost it meanwhile.
+    // This `dlock exec` was stopped before it heard of its lock, and has lost the lock meanwhile.
     let code = exec.code("when it goes on");
     assert!(matches!(code, Some(69 | 75)), "{code:?}");
     assert!(!scene.has("begin.b"), "COMMAND was not started");

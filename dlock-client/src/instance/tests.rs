@@ -102,8 +102,7 @@ fn a_batch_flushes_for_one_item_and_posts_again_for_another_in_the_same_round() 
     let (instance, fake) = instance(&[LockType::Atomic, LockType::Fair]);
     let expired =
         AtomicWord::new().with_client(OTHER).with_timeout(Deadline::at_s(900)).into_bits();
-    // an expired hold, which the client takes over by a second word operation
-    fake.words.lock().insert(0, expired);
+    fake.words.lock().insert(0, expired); // taken over by a second word operation
     let batch = std::thread::spawn(move || {
         let mut out = [code(Status::Error); 2];
         let items = [(LockId(1), X, 5), (LockId(2), X, 5)];
@@ -218,8 +217,7 @@ fn a_wait_that_lasts_too_long_is_cancelled_and_its_own_reply_decides() {
 fn no_answer_is_waited_for_beyond_the_bound_of_a_call() {
     let (instance, fake) = instance(&[LockType::Fair]);
     fake.answer(|_| None);
-    // with so high ticket counters, the client asks the arbiter for a ticket
-    fake.words.lock().insert(0, 0xd000_0000_d000_0000);
+    fake.words.lock().insert(0, 0xd000_0000_d000_0000); // so high that a client asks the arbiter
     let start = Instant::now();
     fake.deaf.store(true, SeqCst);
     assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);

@@ -237,7 +237,7 @@ fn not_extended(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
     }
     m.rounds += 1;
     if m.rounds >= CAS_ROUNDS_MAX {
-        // only this client and the arbiter's bit can change the word
+        // so many changes are impossible: only this client and the arbiter's bit change the word
         return m.done(Status::BadResponse);
     }
     // the arbiter has set or cleared the waiters bit, or an extend without an answer took effect

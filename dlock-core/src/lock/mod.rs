@@ -177,7 +177,7 @@ struct Means {
 }
 
 /// The first step of an operation.
-#[allow(clippy::large_enum_variant)] // nothing is allocated
+#[allow(clippy::large_enum_variant)] // not boxed: the first step allocates nothing
 #[derive(Debug)]
 pub enum Begin {
     /// The entry has decided the operation without the primary.

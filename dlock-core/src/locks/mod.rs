@@ -307,7 +307,7 @@ impl Locks {
                 ControlReply::Done
             }
             R::Heartbeat => {
-                // the membership fills these in
+                // the membership puts the real values in
                 let (until, asked) = (ServerTime(0), ServerTime(0));
                 let (recovering, recovery) = (self.recovering, self.have_told());
                 ControlReply::Alive { now, recovering, until, asked, recovery }

@@ -213,7 +213,7 @@ impl Membership {
     }
 
     /// Handles a client's request other than `Init` and `Reinit`, on its control connection.
-    #[allow(clippy::too_many_arguments)] // those of the primary's `control`, and the client
+    #[allow(clippy::too_many_arguments)] // the arguments of the primary's `control`, and the client
     pub(crate) fn control(
         &mut self,
         now: ServerTime,

@@ -191,7 +191,7 @@ pub struct Operation {
 }
 
 /// The first part of an operation: it has decided the operation, or the operation runs.
-#[allow(clippy::large_enum_variant)] // an operation allocates nothing
+#[allow(clippy::large_enum_variant)] // not boxed: an operation allocates nothing
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Started {
     /// Decided without the primary.

@@ -120,8 +120,7 @@ impl World {
         Side { id, fabric, entry, binding: Binding::new(epoch(self)) }
     }
 
-    /// Starts the successor of this primary. These clients come to it, in this order, and claim
-    /// everything.
+    /// Starts the successor, to which these clients come in this order and claim everything.
     fn fails_over(self, n: u64, sides: &mut [&mut Side]) -> World {
         let mut next = World::recovering_as(10, sides.len() as u32, epoch(&self).0 + n);
         drop(self);
@@ -200,8 +199,7 @@ fn a_fair_lock_keeps_its_holder_and_its_queue_in_their_order() {
     }
 }
 
-/// A client that has not asked the first successor about its ticket comes to the second one with
-/// its old ticket.
+/// A client comes with its old ticket, about which it has not asked the first successor.
 #[test]
 fn a_queue_keeps_its_order_over_two_failures_whoever_has_asked_in_between() {
     for asks in 0..8_u32 {
@@ -440,8 +438,7 @@ fn a_claim_that_no_client_can_make_is_refused() {
     assert!(other.is_err(), "there is a fair lock of this name");
 }
 
-/// The recovery waits for a number of clients; this one is here, and has not said that it has
-/// claimed everything.
+/// The recovery waits for a number of clients; this one has not said that it is ready.
 #[test]
 fn of_a_client_that_is_not_waited_for_and_has_not_told_everything_nothing_counts() {
     let mut w = World::recovering(10, 1);
@@ -587,8 +584,7 @@ fn what_a_client_takes_by_itself_after_a_recovery_is_undone_when_it_dies() {
     assert_eq!(w.memory.read(at), 0);
 }
 
-/// Until a hold is confirmed, the successor may have given the lock to another client, whose hold
-/// is later.
+/// Before a hold is confirmed, the successor may have given the lock to a later client.
 #[test]
 fn a_hold_is_of_the_incarnation_that_granted_or_confirmed_it_last() {
     let mut w = World::new(10);

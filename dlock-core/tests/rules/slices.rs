@@ -307,7 +307,7 @@ fn shared_object() -> (World, ClientId, Vec<ClientId>) {
     (w, owner, others)
 }
 
-/// The references of the object are searched for the client, and then for what is left.
+/// To undo a client's part in an object, the primary searches all references of the object.
 #[test]
 fn undoing_an_object_is_as_much_work_as_its_references() {
     let (mut w, owner, others) = shared_object();

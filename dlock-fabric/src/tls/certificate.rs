@@ -121,7 +121,7 @@ pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     })?;
     let bytes = modulus.as_bytes();
     let unused = bytes.first().map_or(0, |byte| byte.leading_zeros());
-    // A key file has 64 KiB at most, a handshake message as well.
+    // The number of bits fits: a key file, and a handshake message, have 64 KiB at most.
     Ok(Some(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX).saturating_sub(unused)))
 }
 

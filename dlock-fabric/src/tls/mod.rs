@@ -213,7 +213,7 @@ impl Tls {
         let mut seen = self.shared.seen.lock();
         match self.lacks_key() {
             true => self.load_again(&mut seen),
-            false => Ok(()), // another attempt may have opened it meanwhile
+            false => Ok(()), // another attempt may have opened the key meanwhile
         }
     }
 

@@ -92,7 +92,7 @@ pub(super) async fn known(
     let why = reason(&error);
     limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {why}");
     if error.kind() == ErrorKind::InvalidData && stream.shutdown().await.is_ok() {
-        linger(&mut stream).await; // else a reset discards the alert
+        linger(&mut stream).await; // without this, a reset could discard the alert
     }
     None
 }
@@ -140,7 +140,7 @@ async fn has_key(
 async fn open_key(tls: Tls, turn: Arc<Semaphore>) -> io::Result<Result<(), TlsError>> {
     let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
     if !tls.lacks_key() {
-        return Ok(Ok(())); // an earlier attempt has opened it
+        return Ok(Ok(())); // an earlier attempt has opened the key
     }
     on_a_thread("tls-key", move || {
         let _turn = turn;

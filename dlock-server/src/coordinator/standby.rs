@@ -443,7 +443,7 @@ impl Admin {
     /// Closes the socket. If its file is left behind, the next primary finds that it is stale.
     async fn closed(self) {
         self.task.abort();
-        let _ = self.task.await; // it was cancelled
+        let _ = self.task.await; // the task was cancelled, so it ends with an error
     }
 }
 

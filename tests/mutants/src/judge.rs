@@ -31,7 +31,7 @@ const SLOW_S: f64 = 0.3;
 /// A check hangs if it takes more than `TIMES_MAX` times its processor time without a mutant, and
 /// `MORE_S` seconds in addition.
 const TIMES_MAX: f64 = 8.0;
-/// See `TIMES_MAX`.
+/// The seconds that a check may take beyond [`TIMES_MAX`].
 const MORE_S: u64 = 15;
 /// A check may take so many seconds by the clock for each second of the processor that it may use:
 /// other programs run as well.

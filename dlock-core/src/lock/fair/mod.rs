@@ -508,8 +508,7 @@ fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until: Deadline,
     let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
     let (mode, lease) = (m.mode(), m.lease());
     if e.maybe_over(now) && !planted::is(Bug::LateExtendCounts) {
-        // the claim in the ledger may have been written too late
-        return ask_extend(m, e, mode, lease);
+        return ask_extend(m, e, mode, lease); // the claim may be written too late
     }
     if !is_of_lap || e.fair.turn.nx() != e.fair.ticket.tx {
         e.claims_nothing();

@@ -383,7 +383,8 @@ pub(super) mod tests {
         };
         assert_eq!(chosen(Some("b0"), eid("10.0.0.3")), Ok(("c0".into(), true)));
         assert_eq!(chosen(Some("no_such"), eid("10.0.0.3")), Ok(("c0".into(), true)));
-        assert_eq!(chosen(Some("b0"), eid("fe80::1")), Ok(("b0".into(), true))); // all have it
+        // every port has this address
+        assert_eq!(chosen(Some("b0"), eid("fe80::1")), Ok(("b0".into(), true)));
         assert_eq!(chosen(Some("b0"), eid("10.9.9.9")), Ok(("b0".into(), false)));
         assert_eq!(chosen(Some("b0"), NONE), Ok(("b0".into(), false)));
         assert_eq!(chosen(None, NONE), Ok(("a0".into(), false)));

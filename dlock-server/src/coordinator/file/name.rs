@@ -58,7 +58,8 @@ impl Name {
     /// Gives the name up, even if a child process has inherited the descriptors.
     pub(super) fn give_up(&self) {
         for socket in &self.0 {
-            let _ = net::shutdown(socket, net::Shutdown::Both); // or it is closed already
+            // an error means that the socket is closed already
+            let _ = net::shutdown(socket, net::Shutdown::Both);
         }
     }
 }

@@ -241,7 +241,7 @@ impl Ownership {
             let signed = locked.and_then(|()| write(&file, &own_signature(&file)?));
             // a hard link never replaces the file of another primary
             let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
-            let _ = fs::remove_file(&new); // no longer needed
+            let _ = fs::remove_file(&new); // the new file is not needed any more
             put.and_then(|()| Ok((file, open_folder(&self.path)?)))
         };
         let (file, folder) = made().map_err(|error| {
@@ -299,7 +299,8 @@ fn lock(file: &File, is_held: impl FnOnce() -> io::Error) -> io::Result<()> {
 
 /// Unlocks the file, even if a child process has inherited the descriptor.
 fn unlock(file: &File) {
-    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // or closing unlocks it
+    // if this fails, closing the file unlocks it
+    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock);
 }
 
 pub(super) fn replaced() -> io::Error {
@@ -416,7 +417,8 @@ pub(super) fn home() -> String {
     let namespace = fs::read_link("/proc/self/ns/pid");
     let time = match fs::read_link("/proc/self/ns/time") {
         Ok(time) => format!(" {}", time.display()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(), // before Linux 5.6
+        // Linux before 5.6 has no such file
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
         Err(_) => return String::new(),
     };
     match (boot, namespace) {

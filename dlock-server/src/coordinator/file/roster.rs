@@ -462,7 +462,7 @@ mod tests {
         let folder = TempFolder::new("roster-cut");
         let path = folder.path().join("clients");
         let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
-        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]); // a fresh file
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]); // this begins a fresh file
         for n in 6..9 {
             keep(&mut keeper, &mut clients, &[joined(n, 1, 0)]);
         }

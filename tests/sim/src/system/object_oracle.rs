@@ -284,7 +284,7 @@ mod tests {
         history(&[(Faa(5), 0, Some((1, 100))), (Cas(105, 9), 2, Some((3, 105)))]).unwrap();
         // a failed compare-and-swap is a read
         history(&[(Cas(1, 2), 0, Some((1, 100))), (Read, 2, Some((3, 100)))]).unwrap();
-        // concurrent operations in either order
+        // concurrent operations may take effect in either order
         history(&[(Faa(5), 0, Some((9, 103))), (Faa(3), 0, Some((9, 100)))]).unwrap();
         // an operation of unknown outcome was executed, was executed late, or was not
         history(&[(Faa(5), 0, None), (Read, 1, Some((2, 105)))]).unwrap();

@@ -186,8 +186,8 @@ impl Sys {
 }
 
 impl World {
-    /// Checks that a prepared session takes the place of the last only while its client awaits
-    /// that.
+    /// Checks that the client of a prepared session, which takes the place of the one before, has
+    /// asked for that, and has not given up the prepared session meanwhile.
     pub(super) fn takes_place(&mut self, prepared: &Session) {
         let client = &self.sys.clients[usize::from(prepared.client)];
         let is_its = client.inc == prepared.inc;

@@ -98,7 +98,7 @@ pub(crate) struct Watch {
     /// Whether the fencing command reported success although the primary runs; the next probe is
     /// answered at once.
     is_lied_to: bool,
-    /// Since when no primary serves; an operator is to say so some time after.
+    /// Since when no primary serves. Some time later an operator promotes the standby.
     dead_since: Option<u64>,
 }
 

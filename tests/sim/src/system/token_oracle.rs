@@ -65,7 +65,7 @@ impl Tokens {
             Some(before) if before.token > told.token => {
                 return Err(format!("{what}, and was told before: {before:?}"));
             }
-            // it is the same hold: after a release that was not carried out, too
+            // the hold is the same one, also after a release that was not carried out
             _ if !begins => return Ok(()),
             _ => {}
         }
