@@ -174,8 +174,9 @@ fn wiped_page() -> Option<&'static SharedWord> {
         unsafe { libc::munmap(base.as_ptr(), len) };
         return None;
     }
-    // SAFETY: page-aligned, one word of a page that is never unmapped from here on; only this
-    // module has its address, and uses SharedWord alone.
+    // SAFETY: the word is at the beginning of a page, so it is aligned, and the page is never
+    // unmapped from here on. Only this module has its address, and uses it through SharedWord
+    // alone.
     unsafe { atomic::words(base.as_ptr().cast(), 1) }.first()
 }
 
@@ -195,7 +196,8 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut byte = 0_u8;
-            // SAFETY: one byte into a byte; then the child ends, without the test harness.
+            // SAFETY: the call reads one byte into a byte; then the child ends, without the test
+            // harness.
             unsafe {
                 libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
                 libc::_exit(0);

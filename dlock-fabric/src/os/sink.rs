@@ -428,7 +428,7 @@ mod tests {
             write_until(far.as_fd(), &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(near);
-        // SAFETY: the default of a signal, for this process of one test.
+        // SAFETY: sets the default action of a signal; this process runs a single test.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let error = write_until(far.as_fd(), b"x", deadline_in(SOON)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);

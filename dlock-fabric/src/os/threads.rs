@@ -21,7 +21,8 @@ extern "C" {
 /// Sets the cancelability of the calling thread to `state`; returns the former one.
 fn set_cancelability(state: libc::c_int) -> libc::c_int {
     let mut old = CANCEL_DISABLE;
-    // SAFETY: `old` is a valid place for the answer; a state that is none changes nothing.
+    // SAFETY: `old` is a valid place for the answer; an invalid `state` is refused, and changes
+    // nothing.
     unsafe { pthread_setcancelstate(state, &mut old) };
     old
 }

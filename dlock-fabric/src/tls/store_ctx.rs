@@ -359,7 +359,7 @@ impl Trusted {
         let store = store.ok_or(OpensslFault::Libcrypto("X509_STORE_new"))?;
         let mut added = 1;
         for ca in &self.cas {
-            // SAFETY: two objects of this library, which the store counts as its own.
+            // SAFETY: both objects are of this library; the store takes a reference of its own.
             added &= unsafe { (libcrypto.X509_STORE_add_cert)(store.raw(), ca.raw()) };
         }
         for crl in self.crls.iter().flatten() {
@@ -429,7 +429,7 @@ impl Trusted {
     /// Number, depth and text of the error in a context.
     fn error_in(&self, ctx: &Owned<X509StoreCtx>) -> Option<(i32, i32, String)> {
         let libcrypto = &self.libcrypto;
-        // SAFETY: an initialised context, twice.
+        // SAFETY: both calls get an initialised context.
         let (error, depth) = unsafe {
             let error = (libcrypto.X509_STORE_CTX_get_error)(ctx.raw());
             (error, (libcrypto.X509_STORE_CTX_get_error_depth)(ctx.raw()))

@@ -65,7 +65,7 @@ const ENDS_AT_ONCE: [(&str, &str); 8] = [
     ("epoll_wait", "unexpected error when polling the I/O driver"), // tokio
     ("write", "failed to wake I/O driver"),                         // tokio, an eventfd
     ("recvfrom", "Bad read on self-pipe"),                          // tokio, signals
-    ("getrandom", "failed to generate random data"),                // std, seeds of tables
+    ("getrandom", "failed to generate random data"),                // std: the seeds of hash tables
     ("close", "unexpected error during closedir"),                  // std
     ("mmap", "failed to allocate an alternative stack"),            // std, a new thread
     ("mprotect", "failed to set up alternative stack guard page"),  // std, a new thread

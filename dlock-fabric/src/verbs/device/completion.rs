@@ -283,7 +283,7 @@ impl Channel {
     pub(in crate::verbs) fn take_event(&self) -> Result<bool, VerbsError> {
         let lib = self.context.here()?;
         let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a live channel and two places for the answer.
+        // SAFETY: the channel is live, and there are two places for the answer.
         let rc = unsafe { (lib.get_cq_event)(self.raw.as_ptr(), &mut cq, &mut cookie) };
         if rc == 0 {
             // SAFETY: the queue the event is of; destroying it waits for this acknowledgement.

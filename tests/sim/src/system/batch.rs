@@ -22,7 +22,7 @@ use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Doing, Sys, Thread, Unit};
 
-/// A chain of the doorbell.
+/// A chain that the client posts with the same doorbell as others.
 #[derive(Debug)]
 struct Post {
     item: usize,
