@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs each operation twice, by its first effect and by an [`Operation`]. Both must make the same
-//! chains, ledger entries, requests, results and clock readings, whatever the words contain.
+//! chains, ledger entries, requests, results and clock readings, for every content of the words.
 
 use super::super::{ended_by, needs_clock};
 use super::*;
