@@ -284,7 +284,7 @@ fn who_may_map() {
 #[test]
 fn who_may_connect() {
     unshared("who_may_connect", |user| {
-        let _primary = user.primary(); // it reports 127.0.0.1
+        let _primary = user.primary(); // started without an address, so it uses 127.0.0.1
         assert!(TcpStream::connect("127.0.0.1:21616").is_ok());
         assert!(TcpStream::connect("127.0.0.2:21616").is_err());
         let output = user.dlockd(&["--listen=0.0.0.0"]).output().unwrap();

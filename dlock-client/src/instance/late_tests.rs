@@ -195,7 +195,7 @@ fn a_reinit_that_comes_after_its_client_has_left_leaves_no_session_behind() {
             while a.lifecycle.try_read().is_some() && !reinit.is_finished() {
                 thread::yield_now(); // until it waits for its turn
             }
-            a.gate.store(LEFT, SeqCst); // as if a deinit had waited for that for too long
+            a.gate.store(LEFT, SeqCst); // as if a deinit had waited for the reinit for too long
             drop(call);
             assert_eq!(reinit.join().unwrap(), Status::Invalid);
         });

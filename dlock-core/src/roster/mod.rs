@@ -117,7 +117,7 @@ pub enum Change {
         /// The client.
         client: ClientId,
     },
-    /// These are all clients.
+    /// The roster has these clients, and no others.
     Only {
         /// The clients.
         clients: Vec<ClientId>,

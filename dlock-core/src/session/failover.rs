@@ -385,7 +385,8 @@ impl Failover {
             return;
         }
         self.settles = false;
-        self.is_unsettled &= !is_all; // otherwise the client confirms again after the next answer
+        // if this was not all, the client confirms again after the next answer
+        self.is_unsettled &= !is_all;
         if self.stage == Stage::Here {
             return;
         }

@@ -83,7 +83,7 @@ pub fn good_ca(name: &str) -> CertificateParams {
 pub struct Ca {
     pub issuer: Issuer<'static, KeyPair>,
     pub der: Vec<u8>,
-    /// Its certificate and those above it, except the root's.
+    /// The certificate of this CA and those above it, except the root's.
     pub above: Vec<Vec<u8>>,
 }
 

@@ -337,7 +337,7 @@ mod tests {
             let others: Vec<_> = (0..8).map(|_| attempt()).collect();
             let is_asked = on_a_thread("asked", move || asked.recv().map(|()| asked));
             let asked = is_asked.await.unwrap().unwrap();
-            first.abort(); // its connection has ended, but not its thread
+            first.abort(); // the first connection has ended, but its thread goes on
             assert!(first.await.unwrap_err().is_cancelled());
             assert_eq!(turn.available_permits(), 0);
             answer.send("correct horse").unwrap();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   worker processes ─ Instance ─ Faulty ─ shm | tcp | verbs ─▶ primary (this process or a child)
-//!        └─ log: what was told, when (CLOCK_MONOTONIC of the one host) ─▶ check ─▶ violations
+//!        └─ log: what was told, when (CLOCK_BOOTTIME of the one host) ─▶ check ─▶ violations
 //! ```
 //! The programs are in `tests/harness`, used by `tests/chaos.rs` and `examples/chaos.rs`
 //! (`scripts/chaos.sh`). The simulator's own checker judges exclusion and the order of tickets: the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client was told, one line each.
 //!
-//! Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. A line is
+//! Times are nanoseconds of CLOCK_BOOTTIME, which all processes of a host share. A line is
 //! written by one system call, so that it survives the death of its process; the last line of a
 //! process that was killed may be torn, and counts as absent.
 

@@ -83,7 +83,7 @@ impl TestPrimary {
         Self { kind, shared, name, addr, acceptors, next_client }
     }
 
-    /// Its memory, locked: while it is, no connection is served.
+    /// The memory of this primary, locked: meanwhile no connection is served.
     pub fn cpu_memory(&self) -> MutexGuard<'_, CpuMemory> {
         lock(&self.shared.memory)
     }
@@ -101,12 +101,12 @@ impl TestPrimary {
         ClientId::new(id).expect("few clients")
     }
 
-    /// The name of its Unix socket.
+    /// The name of the Unix socket of this primary.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Its TCP address.
+    /// The TCP address of this primary.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }

@@ -47,7 +47,7 @@ fn server() -> &'static Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    /// It may hold the lock or have a ticket, so another client might have to wait.
+    /// The instance may hold the lock or have a ticket, so another client might have to wait.
     Perhaps,
     Held(Mode),
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// A text file of the repository.
 pub struct File {
-    /// Its path from the root of the repository, with `/`.
+    /// The path of the file from the root of the repository, with `/`.
     pub path: String,
     /// The content of the file.
     pub text: String,

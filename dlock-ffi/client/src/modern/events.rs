@@ -100,7 +100,7 @@ impl Listener {
         let mut events = self.events.lock();
         let event = events.take()?;
         if events.is_there() {
-            self.list(); // otherwise its waker does
+            self.list(); // if no event is there, the waker lists the listener later
         }
         drop(events);
         let mut told = dlock_event {

@@ -181,7 +181,8 @@ impl Ownership {
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
-            let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
+            // the file may not exist; the first error is to be reported
+            let _ = fs::remove_file(&new);
         }
         unlock(&turn);
         replaced.map(|()| owned)

@@ -207,7 +207,7 @@ impl<'a> Client<'a> {
                 if self.joined == 1 {
                     eprintln!("a worker cannot join: {status:?}");
                 }
-                thread::sleep(Duration::from_millis(20)); // then the next attempt to join
+                thread::sleep(Duration::from_millis(20)); // pauses before the next attempt to join
                 return None;
             }
         };

@@ -47,7 +47,8 @@ pub struct Client {
     /// The index of the client's present call in its script.
     pub at: usize,
     pub chain: Option<Chain>,
-    /// Its request, on the way to the arbiter; then also the answer, on the way back.
+    /// The client's request, on the way to the arbiter; later together with the answer, on the way
+    /// back.
     pub asked: Option<Request>,
     pub answer: Option<Reply>,
     pub ticket: Option<Ticket>,
