@@ -79,7 +79,7 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
 /// library would look longer for a primary that is gone.
 fn leave(client: Client) {
     let (done, left) = mpsc::channel();
-    // if the keeper no longer waits for the result, it is dropped
+    // the result is dropped if the keeper no longer waits for it
     let leaves = move || done.send(client.leave()).unwrap_or_default();
     let why = match thread::Builder::new().name("leaving".into()).spawn(leaves) {
         Ok(_) => match left.recv_timeout(RELEASE_MAX) {

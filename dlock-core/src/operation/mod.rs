@@ -111,7 +111,7 @@ pub enum Effect {
     Wake {
         /// The word.
         addr: WordAddr,
-        /// Which halves; [`Half::High`]: both.
+        /// Which halves of the word; [`Half::High`]: both halves.
         half: Half,
     },
     /// Send a request; the client does not wait for a reply.

@@ -274,7 +274,7 @@ impl Primary {
             }
             Next::Tell(effect) => return self.effects.push_back(effect),
         };
-        self.next.push_front(then); // after the effects of the step
+        self.next.push_front(then); // goes on once the effects of this step are carried out
     }
 
     /// Handles that the driver has executed the effect that it must report.

@@ -34,9 +34,10 @@ pub const PAUSE_NS: (u64, u64) = (50_000_000, 30_000_000_000);
 pub enum Ground {
     /// The process of the primary has ended.
     Ended,
-    /// The operator's fencing command says so, and the primary is silent.
+    /// The operator's fencing command says that no other process is primary, and the primary is
+    /// silent.
     Fenced,
-    /// An operator says so, and the primary is silent.
+    /// An operator says that no other process is primary, and the primary is silent.
     Promoted,
 }
 

@@ -363,7 +363,7 @@ impl Trusted {
             added &= unsafe { (libcrypto.X509_STORE_add_cert)(store.raw(), ca.raw()) };
         }
         for crl in self.crls.iter().flatten() {
-            // SAFETY: as for a certificate.
+            // SAFETY: both objects are of this library; the store takes a reference of its own.
             added &= unsafe { (libcrypto.X509_STORE_add_crl)(store.raw(), crl.raw()) };
         }
         if self.crls.is_some() {

@@ -110,7 +110,8 @@ impl State {
         }
         let c = &self.clients[i];
         if self.finished(i, setup) && c.entry.refs() == 0 && !c.gone {
-            self.clients[i].forget_all(i, setup); // the operation is not asked for an effect again
+            // the client is finished, so what it remembers is of no use
+            self.clients[i].forget_all(i, setup);
         }
     }
 

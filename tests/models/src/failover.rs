@@ -44,7 +44,7 @@ const DEADLINE_S: u32 = 1;
 /// The clients for which the successor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaits {
-    /// As many clients as there are, without end.
+    /// A number of clients: that of all clients. The successor waits for them without end.
     Counted,
     /// The clients that the predecessor knew, each until its horizon has passed; each of them has a
     /// horizon.
