@@ -59,7 +59,7 @@ pub struct Mutex {
 }
 
 /// A guard of a thread's hold. The hold ends with the thread's last guard of this mutex. Errors of
-/// that are logged; [`unlock`](Self::unlock) returns them.
+/// the release are logged; [`unlock`](Self::unlock) returns them.
 ///
 /// A guard stays with its thread. If a program forgets a guard (`std::mem::forget`), no other
 /// thread or program gets the mutex until this program ends.

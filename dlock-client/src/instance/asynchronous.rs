@@ -75,7 +75,7 @@ pub(super) struct Pending {
 enum WaitsFor {
     Chain(Seq),
     Reply(Seq),
-    /// The program, which has not yet asked for the result.
+    /// The operation is over: its result waits until the program asks for it.
     Nothing(OpResult),
 }
 

@@ -404,7 +404,8 @@ impl LockEntry {
         }
     }
 
-    /// The results that need no primary: the table of the C API's cached state.
+    /// The result of an operation that needs no primary, by the table of the C API's cached state;
+    /// `None`: it needs one.
     fn decide(&mut self, op: Op, now: Now) -> Option<OpResult> {
         use EntryState as S;
         let code = |s| Some(OpResult::of(s));
