@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same cycle through the C libraries, measured by a C program (benches/c/cycle.c). This crate
-//! starts that, because nothing here loads foreign code.
+//! The cycle of acquire and release through the C libraries, measured by a C program
+//! (benches/c/cycle.c). This crate starts that program, because loading a C library is unsafe code.
 
 use std::process::Command;
 
@@ -10,12 +10,12 @@ use crate::sample::{Baseline, Samples, Times};
 use crate::{name, Run};
 use dlock_cli_common::failure::Failure;
 
-/// Cycles in one sample; the C program gets the number.
+/// How many cycles belong to one sample; the C program is told this number.
 const BLOCK: u32 = 256;
-/// Samples of a full run.
+/// How many samples a full run takes.
 const SAMPLES: u32 = 10_000;
 
-/// Measures the cycle on one fabric, or notes why not.
+/// Measures the cycle on one fabric, or records why that is skipped.
 pub fn run(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
     let case = "atomic acquire+release, C API";
     if !run.wants(case, fabric) {

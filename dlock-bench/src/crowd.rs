@@ -149,7 +149,8 @@ fn hand_over(run: &Run<'_>, fabric: FabricKind) -> Result<Samples, Failure> {
     };
     let play = |me: usize| {
         let played = play(me);
-        over.store(true, Ordering::SeqCst); // also after an error
+        // set also after an error, so that the other client stops
+        over.store(true, Ordering::SeqCst);
         played
     };
     let (first, second) = thread::scope(|scope| {

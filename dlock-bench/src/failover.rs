@@ -86,7 +86,8 @@ fn with_standby(run: &mut Run<'_>, fabric: FabricKind) -> Result<(), Failure> {
         all.times.record(nanos(killed, granted));
         let next = Primary::stand_by(standby.address, primary.address, &state, kind)?;
         primary = std::mem::replace(&mut standby, next);
-        thread::sleep(Duration::from_millis(50)); // the standby has begun to watch
+        // by then the standby has begun to watch the primary
+        thread::sleep(Duration::from_millis(50));
     }
     all.note = "a client finds the standby by itself; its lock is kept".to_string();
     client.deinit();

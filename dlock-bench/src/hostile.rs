@@ -15,7 +15,7 @@
 //!
 //! | load | what it does |
 //! |---|---|
-//! | chains and notes | random ones, on words, ledgers and handles that are not its own |
+//! | chains and ledger writes | random ones, on words, ledgers and handles that are not its own |
 //! | requests | random ones to the arbiter |
 //! | rubbish | bytes that are no frame, after a handshake |
 //! | half-open | 1,000 connections with half a `ClientHello`, made anew when they are closed |
@@ -155,7 +155,8 @@ pub fn run(run: &mut Run<'_>) -> Result<(), Failure> {
         let before = Footprint::of(&primary)?;
         let names = (case.as_str(), "beside the same on another primary");
         let mut row = beside(run, &innocent, names, vec![one])?;
-        thread::sleep(Duration::from_millis(500)); // until the primary has undone it
+        // the primary needs some time to undo the attack, before its memory is measured
+        thread::sleep(Duration::from_millis(500));
         let after = Footprint::of(&primary)?;
         row.note += &format!(
             "; primary: {} KiB and {} descriptors before, {} and {} after",
@@ -198,7 +199,7 @@ impl Footprint {
     }
 }
 
-/// Sends frames that mean nothing.
+/// An attack of random chains, ledger writes, requests or bytes.
 struct Noise {
     at: SocketAddr,
     tls: Tls,
@@ -295,7 +296,7 @@ impl Attack for Noise {
     }
 }
 
-/// Half a handshake, many times.
+/// An attack of many connections that send half a handshake.
 struct HalfOpen {
     at: SocketAddr,
     all: Vec<TcpStream>,
@@ -323,7 +324,7 @@ impl Attack for HalfOpen {
             thread::sleep(Duration::from_millis(1));
             return Ok(0);
         }
-        // the oldest goes, a new one comes
+        // the oldest connection is closed, to make room for a new one
         drop(self.all.remove(0));
         let one = self.one();
         self.all.extend(one);
@@ -335,7 +336,7 @@ impl Attack for HalfOpen {
     }
 }
 
-/// Sends requests for ever, and reads no reply.
+/// An attack of requests whose replies are never read.
 struct SlowReader {
     at: SocketAddr,
     tls: Tls,
@@ -355,7 +356,7 @@ impl Attack for SlowReader {
         let seq = peer.channel.number();
         match peer.channel.send(&Frame::Request(seq, Request::Ping)) {
             Ok(()) => Ok(1),
-            // the socket is full, or was closed by the primary
+            // the send buffer is full, or the primary has closed the connection
             Err(_) => {
                 self.peer = None;
                 Ok(1)

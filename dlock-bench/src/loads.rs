@@ -93,7 +93,7 @@ impl Batcher {
     }
 }
 
-/// Batches of 31.
+/// The load of clients with batches of 31 operations under way.
 pub struct Batches {
     heavy: Batcher,
     well_behaved: Vec<Batcher>,
@@ -136,7 +136,7 @@ impl Load for Batches {
     }
 }
 
-/// A client that leaves while it has all locks.
+/// The load of a client that leaves while it has all locks.
 pub struct Leaver {
     primary: SocketAddr,
     names: Vec<String>,
@@ -193,7 +193,7 @@ impl Load for Leaver {
     }
 }
 
-/// Many clients that wait for one lock.
+/// The load of many clients that wait for one lock.
 pub struct Waiters {
     peers: Vec<(Peer, LockGrant, LockGrant)>,
     /// The client that holds the lock; the next holders follow in order.
@@ -277,7 +277,7 @@ impl Load for Waiters {
     }
 }
 
-/// Clients that get and release locks on the control channel.
+/// The load of clients that get and release locks on their control connections.
 pub struct Control {
     peers: Vec<Peer>,
     names: Vec<Vec<String>>,
@@ -317,7 +317,7 @@ impl Load for Control {
     }
 }
 
-/// Clients that come and go.
+/// The load of clients that join and leave.
 pub struct Connections {
     primary: SocketAddr,
 }

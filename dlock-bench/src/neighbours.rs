@@ -27,7 +27,7 @@ use dlock_cli_common::process::Primary;
 
 /// A part of the names of these cases, which are measured only if `--only` names it.
 const GROUP: &str = "neighbours";
-/// Turns of each kind in a full run.
+/// How many turns each phase of the load has in a full run.
 const TURNS: u32 = 50;
 /// How long the innocent client is measured in one turn.
 const TURN: Duration = Duration::from_millis(100);
@@ -199,7 +199,7 @@ fn play(mut load: Box<dyn Load>, stage: &Stage) -> Result<(), Failure> {
         Failure::plain(format!("bench: the load cannot step back for the others: {e}"))
     })?;
     let played = play_on(load.as_mut(), stage);
-    stage.over.store(true, Ordering::SeqCst); // also after an error
+    stage.over.store(true, Ordering::SeqCst); // set also after an error, so that the loads stop
     played
 }
 

@@ -9,7 +9,7 @@ use dlock_cli_common::failure::Failure;
 
 /// Histograms count tenths of a nanosecond, because a shared-memory cycle takes a few tens of ns.
 const PER_NS: f64 = 10.0;
-/// Three significant digits: percentiles are exact to 0.1 %.
+/// How many significant digits the histograms keep: with three, percentiles are exact to 0.1 %.
 const DIGITS: u8 = 3;
 
 /// The longest time that is recorded as it is: 100 s.
@@ -62,7 +62,7 @@ pub struct Baseline {
 pub struct Samples {
     /// The name of the case.
     pub case: String,
-    /// The fabric.
+    /// The name of the fabric that was measured.
     pub fabric: &'static str,
     /// How long one operation took.
     pub times: Times,

@@ -98,7 +98,8 @@ fn contended(run: &Run<'_>, fabric: FabricKind, case: &str) -> Result<Samples, F
     thread::scope(|scope| {
         let waits = scope.spawn(waits);
         let played = plays();
-        over.store(true, Ordering::SeqCst); // also after an error
+        // set also after an error, so that the other client stops
+        over.store(true, Ordering::SeqCst);
         played.and(waits.join().expect("bench threads do not panic"))
     })?;
     let mut samples = Samples::new(case, name(fabric), 1);

@@ -132,7 +132,7 @@ impl Wire {
     }
 }
 
-/// A client: a control connection and a command channel.
+/// A client without the client library: its control connection and its command channel.
 pub struct Peer {
     pub control: Wire,
     pub channel: Wire,
@@ -152,7 +152,7 @@ impl Peer {
         Self::by(primary, material.as_ref())
     }
 
-    /// Connects, in TLS or in the clear.
+    /// Joins the primary as a new client, in TLS or in the clear.
     pub fn by(primary: SocketAddr, tls: Option<&Tls>) -> Result<Self, Failure> {
         let mut control = Wire::connect_by(primary, tls)?;
         control.ask(INIT)?;

@@ -75,7 +75,8 @@ fn act(operator: &Operator, act: Act, what: &str) -> Result<u8, Failure> {
                 }
             })?;
             let done = client.administer(act.clone());
-            client.deinit(); // it holds nothing
+            // the operator's client holds no lock, so leaving takes nothing from it
+            client.deinit();
             let clients = done
                 .map_err(|status| Failure::refused(format!("the primary at {address}"), status))?;
             (clients as usize, json!({ "clients": clients }))

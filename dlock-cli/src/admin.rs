@@ -25,21 +25,21 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const SERVICE_SOCKET: &str = "/run/dlock/dlockd.sock";
 /// The most bytes of one answer: a page of the longest names, each in two forms, and some more.
 const ANSWER_LEN_MAX: u64 = 16 * 1024 * 1024;
-/// Items per page.
+/// How many items the tool asks for in one page of a list.
 const PAGE: usize = 1_000;
 
 /// A question or an instruction to the primary.
 #[derive(Clone, Copy)]
 pub enum Query {
-    /// The state of the primary.
+    /// Asks for the state of the primary.
     Status,
     /// Tells the standby to take the place of its primary.
     Promote,
-    /// The locks.
+    /// Asks for the list of locks.
     Locks,
-    /// The clients.
+    /// Asks for the list of clients.
     Clients,
-    /// The progress of the primary's recovery.
+    /// Asks for the progress of the primary's recovery.
     Recovery {
         /// Whether the primary is to stop waiting for missing clients.
         now: bool,
@@ -150,7 +150,7 @@ impl Endpoint {
         }
     }
 
-    /// All pages of a list as one.
+    /// Asks for all pages of a list; returns their items in one answer.
     fn pages(&mut self, list: &str, id: &str) -> Result<Value, Failure> {
         let mut all = Vec::new();
         let mut after = 0;
@@ -161,7 +161,9 @@ impl Endpoint {
             let last = items.last().and_then(|item| item[id].as_i64());
             all.extend(items);
             match last {
-                Some(last) if more && last > after => after = last, // the numbers grow
+                // ids grow from page to page; a page that does not grow would be asked for without
+                // end
+                Some(last) if more && last > after => after = last,
                 _ => break,
             }
         }
@@ -243,7 +245,7 @@ fn status_rows(status: &Value) -> Vec<Vec<String>> {
     rows
 }
 
-/// The state of a drain.
+/// The state of a drain in words, for the table.
 fn drain_state(drain: &Value) -> String {
     let reaching = drain["reaching_memory"].as_u64().unwrap_or(0);
     match (drain["idle"].as_bool(), &drain["held"]) {
@@ -268,7 +270,7 @@ fn ending(end: &Value) -> String {
     format!("{} ({left}): {}, {}", cell(&end["at"]), cell(&end["what"]), cell(&end["file"]))
 }
 
-/// The status of a standby.
+/// The rows of the table for the status of a standby.
 fn standby_rows(status: &Value) -> Vec<Vec<String>> {
     let of = cell(&status["standby_of"]);
     let heard = match (status["was_heard"].as_bool(), status["silent_ms"].as_u64()) {
@@ -329,7 +331,7 @@ fn given_up_rows(given_up: &Value) -> Vec<Vec<String>> {
     rows
 }
 
-/// Whether a fabric is offered, or its device.
+/// The cell of the table for a fabric: whether it is offered, or the name of its device.
 fn offer(offered: &Value) -> String {
     match offered {
         Value::Bool(true) => "yes".into(),

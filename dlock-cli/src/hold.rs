@@ -90,7 +90,7 @@ impl Files {
 
     fn remove(&self) {
         for end in ["json", "sock", "end", "log"] {
-            let _ = fs::remove_file(self.at(end)); // the file may be missing
+            let _ = fs::remove_file(self.at(end)); // a missing file is what is wanted
         }
     }
 
@@ -162,8 +162,9 @@ fn begin(args: &HoldArgs, name: &OsString) -> Result<u8, Failure> {
         let told = tell(&files, &record);
         if told.is_err() {
             // nothing could release the lock, because the id of the hold was not printed
-            let _ = kill_process(Pid::from_child(&exec), Signal::TERM); // not waited for yet
-            let _ = exec.wait(); // it was started just now
+            // the child was not reaped yet, so the number is still its own
+            let _ = kill_process(Pid::from_child(&exec), Signal::TERM);
+            let _ = exec.wait(); // `exec` was started just now by this process, so it ends soon
             files.remove();
         }
         return told.map(|()| failure::OK);
@@ -294,7 +295,8 @@ fn list(is_json: bool) -> Result<u8, Failure> {
 pub fn held(args: &Held) -> Result<u8, Failure> {
     let mut listener = listen(&args.socket).map_err(Failure::plain)?;
     let said = writeln!(io::stdout(), "{HELD}").and_then(|()| io::stdout().flush());
-    said.map_err(Failure::plain)?; // no reader: the lock is released
+    // if no `dlock hold` reads this, this process ends, and `exec` releases the lock
+    said.map_err(Failure::plain)?;
     let mut record = Vec::new();
     loop {
         put_back(&args.socket, &mut listener, &mut record);
@@ -304,9 +306,11 @@ pub fn held(args: &Held) -> Result<u8, Failure> {
         }
         let Ok((mut stream, _)) = listener.accept() else { continue };
         let mut word = [0; RELEASE.len()];
-        let _ = stream.set_read_timeout(Some(ENDS_MAX)); // a silent peer is disconnected
+        // a peer that says nothing for this long is disconnected
+        let _ = stream.set_read_timeout(Some(ENDS_MAX));
         if stream.read_exact(&mut word).is_ok() && word == RELEASE {
-            let _ = writeln!(stream, "{HELD}"); // without it, the peer reads the outcome file
+            // if the answer does not arrive, `dlock release` reads the outcome file instead
+            let _ = writeln!(stream, "{HELD}");
             return Ok(failure::OK);
         }
     }
@@ -317,7 +321,8 @@ pub fn held(args: &Held) -> Result<u8, Failure> {
 fn put_back(socket: &Path, listener: &mut UnixListener, record: &mut Vec<u8>) {
     let path = socket.with_extension("json");
     if record.is_empty() {
-        *record = fs::read(&path).unwrap_or_default(); // it is about to be written
+        // if there is no record yet, `dlock hold` is about to write it
+        *record = fs::read(&path).unwrap_or_default();
     }
     let is_gone = |path: &Path| {
         let found = fs::symlink_metadata(path);

@@ -58,7 +58,7 @@ fn try_lock(primary: &Primary) -> i32 {
     code(&primary.exec(&["lock", "--wait", "0", "--", "true"]))
 }
 
-/// It takes connections as a stopped process does.
+/// The listener takes connections and never answers, like a stopped primary.
 #[test]
 fn a_primary_that_is_silent_is_said_to_be_so() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -163,7 +163,7 @@ struct Secure {
 impl Secure {
     fn start() -> Self {
         let folder = std::env::temp_dir().join(format!("dlock-acts-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder); // left by a run that was killed
+        let _ = std::fs::remove_dir_all(&folder); // a run that was killed may have left the folder
         std::fs::create_dir_all(&folder).unwrap();
         let mut secure = Self { folder, primary: None };
         secure.certs(&["init"]);
@@ -219,7 +219,8 @@ impl Secure {
 
 impl Drop for Secure {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -22,7 +22,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("dlock-certs-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path); // left by a run that was killed
+        let _ = fs::remove_dir_all(&path); // a run that was killed may have left the folder
         Self(path)
     }
 
@@ -81,7 +81,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.0); // a file or folder that is left over does no harm
     }
 }
 
@@ -222,7 +222,7 @@ fn mistakes_are_told_with_a_remedy_and_change_nothing() {
     let other = Folder::with_ca("mistakes-other");
     other.good(&["client", "theirs"]);
     folder.bad(1, &["revoke", &other.path("theirs.crt").to_string_lossy()]);
-    // Nor a certificate of another CA that has the same name.
+    // A certificate of another CA with the same name is not revoked, either.
     let (one, two) = (Folder::new("mistakes-one"), Folder::new("mistakes-two"));
     one.good(&["init", "--name", "same"]);
     two.good(&["init", "--name", "same"]);

@@ -127,7 +127,8 @@ fn the_command_is_ended_when_its_lock_is_lost() {
     let (mut child, input) = holder(&primary, &["lost", "--lease", "6"]);
     primary.child.kill().unwrap();
     primary.child.wait().unwrap();
-    // Its input stays open, so COMMAND ends only because it is killed, when the lease is over.
+    // The input of COMMAND stays open, so COMMAND ends only because it is killed, when the lease is
+    // over.
     assert_eq!(child.wait().unwrap().code(), Some(76));
     drop(input);
 }

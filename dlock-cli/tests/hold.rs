@@ -20,7 +20,7 @@ impl User {
     fn new(name: &str) -> Self {
         let primary = Primary::start_exactly(name, &[]);
         let folder = std::env::temp_dir().join(format!("dlock-hold-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder); // left by a run that was killed
+        let _ = std::fs::remove_dir_all(&folder); // a run that was killed may have left the folder
         std::fs::create_dir_all(&folder).unwrap();
         Self { primary, folder }
     }
@@ -61,7 +61,8 @@ impl Drop for User {
         for hold in self.listed() {
             self.dlock(&["release", hold["hold"].as_str().unwrap()]);
         }
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -112,12 +113,12 @@ fn a_hold_whose_process_was_killed_is_lost_and_its_lock_is_free() {
     assert!(text(&released.stderr).contains("was killed"), "{}", text(&released.stderr));
 }
 
-/// As when its user logs out, and `/run/user/UID` is removed with everything in it.
+/// The folder is removed, as `/run/user/UID` is when its user logs out.
 #[test]
 fn a_hold_whose_folder_was_removed_can_be_released() {
     let user = User::new("removed");
     let hold = user.hold(&[]);
-    // its files are known to it after its first look
+    // the process knows its files after its first look at them
     std::thread::sleep(std::time::Duration::from_millis(2_500));
     std::fs::remove_dir_all(user.folder.join("dlock")).unwrap();
     eventually("it is there again", || user.listed().iter().any(|listed| listed["held"] == true));
@@ -126,7 +127,8 @@ fn a_hold_whose_folder_was_removed_can_be_released() {
     assert_eq!(user.try_lock(), 0);
 }
 
-/// As by `timeout`: the process in the background ends when it has the lock and nothing reads it.
+/// The command is killed, as by `timeout`. Its process in the background ends once it has the lock,
+/// because its output is not read.
 #[test]
 fn what_is_left_of_a_hold_whose_command_was_killed_is_removed_by_a_later_one() {
     let user = User::new("left");
@@ -143,7 +145,7 @@ fn what_is_left_of_a_hold_whose_command_was_killed_is_removed_by_a_later_one() {
     eventually("it is begun", || counted("log").len() == 2);
     waits.kill().unwrap();
     waits.wait().unwrap();
-    drop(waits); // nothing reads its output
+    drop(waits); // the output of the process is not read any more
     assert_eq!(code(&user.dlock(&["release", &first])), 0);
     eventually("it has given up", || counted("end").len() == 1);
     let end = std::fs::File::options().write(true).open(&counted("end")[0]).unwrap();
@@ -154,7 +156,7 @@ fn what_is_left_of_a_hold_whose_command_was_killed_is_removed_by_a_later_one() {
     assert_eq!(code(&user.dlock(&["release", &last])), 0);
 }
 
-/// No other command can know its id.
+/// No other command can know the id of this hold.
 #[test]
 fn a_hold_that_cannot_be_told_of_is_given_back() {
     let user = User::new("untold");

@@ -22,7 +22,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("dlock-says-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path); // left by a run that was killed
+        let _ = std::fs::remove_dir_all(&path); // a run that was killed may have left the folder
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
@@ -63,7 +63,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a left-over does no harm
+        let _ = std::fs::remove_dir_all(&self.0); // a file or folder that is left over does no harm
     }
 }
 

@@ -94,7 +94,8 @@ impl Drop for Host {
             drop(primary.stdin.take());
             let _ = primary.wait(); // the primary may have ended
         }
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -213,7 +214,7 @@ impl Told {
 
 impl Drop for Told {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may be stopped, or have ended
+        let _ = self.child.kill(); // the process may be stopped, or may have ended
         let _ = self.child.wait();
     }
 }

@@ -85,7 +85,7 @@ impl Primary {
     fn eventually(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let end = Instant::now() + HANG;
         loop {
-            // its socket may not exist yet
+            // the socket of the standby may not exist yet
             let output = dlock(&["status", "--json", "--socket", &self.socket]);
             match serde_json::from_slice(&output.stdout) {
                 Ok(status) if code(&output) == 0 && is(&status) => return,
@@ -119,7 +119,7 @@ impl Primary {
 
 impl Drop for Primary {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.kill(); // a process that has ended already is fine
         let _ = self.child.wait();
     }
 }
@@ -140,7 +140,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a left-over does no harm
+        let _ = std::fs::remove_dir_all(&self.0); // a file or folder that is left over does no harm
     }
 }
 

@@ -142,7 +142,7 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.home); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.home); // a file or folder that is left over does no harm
     }
 }
 
@@ -162,7 +162,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.kill(); // the process has ended already, unless the test failed
         let _ = self.0.wait();
     }
 }
@@ -284,7 +284,7 @@ fn who_may_map() {
 #[test]
 fn who_may_connect() {
     unshared("who_may_connect", |user| {
-        let _primary = user.primary(); // it reports 127.0.0.1
+        let _primary = user.primary(); // started without an address, so it uses 127.0.0.1
         assert!(TcpStream::connect("127.0.0.1:21616").is_ok());
         assert!(TcpStream::connect("127.0.0.2:21616").is_err());
         let output = user.dlockd(&["--listen=0.0.0.0"]).output().unwrap();

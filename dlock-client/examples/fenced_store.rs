@@ -63,7 +63,7 @@ impl Store {
         }
         // before the write: one that fails in the middle may have replaced the value
         tokens.insert(key.into(), token);
-        // a name with a dot is no key; what is under it is left over from a crash
+        // no key has a dot in its name, so a file with this name is left over from a crash
         let partial = self.folder.join(format!("{key}.new"));
         let mut file = File::create(&partial)?;
         write!(file, "{token}\n{value}\n")?;
@@ -158,7 +158,7 @@ fn write(
     Ok(())
 }
 
-/// Does what the command line says.
+/// Runs the store or a writer, by the arguments.
 pub fn run(args: &[&str]) -> Result<(), Box<dyn Error>> {
     match args {
         ["serve", socket, folder] => serve(socket, folder),

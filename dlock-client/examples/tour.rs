@@ -122,7 +122,7 @@ fn mutex(one: &Client, two: &Client) -> Done {
     Ok(())
 }
 
-/// As many acquires in flight as there are futures, from one thread.
+/// One thread waits for many locks at the same time, each with a future.
 fn many(one: &Client) -> Done {
     let lock = |n| one.lock_with_tokens(format!("tour: many {n}"), LockType::Fair);
     let locks = (0..LOCKS).map(lock).collect::<Result<Vec<_>, _>>()?;

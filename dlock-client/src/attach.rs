@@ -162,6 +162,6 @@ mod tests {
             assert_eq!(attached(choice, &bare), Some(Status::Error), "{choice:?}");
         }
         assert_eq!(attached(FabricChoice::Shm, &session), Some(Status::Error));
-        primary.join().unwrap(); // it was asked once
+        primary.join().unwrap(); // the primary has ended after one attach
     }
 }

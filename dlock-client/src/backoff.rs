@@ -22,7 +22,7 @@ use dlock_fabric::os::threads::cpus_of_process;
 /// A pause before another try.
 #[derive(Clone, Copy)]
 pub(crate) struct Pause {
-    /// How long, nanoseconds.
+    /// The length of the pause in nanoseconds.
     pub(crate) pause_ns: u64,
     /// The number of turns of other waiters before this one's; 0: the lock has no turns.
     pub(crate) ahead: u16,
@@ -189,7 +189,7 @@ mod tests {
     fn tries_in_memory_of_this_host_are_no_closer_than_a_hold_takes() {
         let pause = Pause { pause_ns: 0, ahead: 0, is_local: true };
         let start_ns = boot_ns();
-        pass(pause, since(start_ns)); // gives the processor away, as it has not yet
+        pass(pause, since(start_ns)); // the first pause of this thread yields the processor
         let second_ns = boot_ns();
         pass(pause, since(start_ns));
         pass(pause, since(start_ns));
@@ -202,7 +202,7 @@ mod tests {
     fn who_has_tried_often_in_memory_of_this_host_sleeps() {
         let pause = Pause { pause_ns: 0, ahead: 0, is_local: true };
         let often = |pauses| Trying { since_ns: boot_ns(), pauses };
-        pass(pause, often(SPUN_MAX)); // gives the processor away, as it has not yet
+        pass(pause, often(SPUN_MAX)); // the first pause of this thread yields the processor
         let gave_ns = GAVE_AWAY_NS.take();
         let start_ns = boot_ns();
         pass(pause, often(SPUN_MAX + 1));

@@ -95,8 +95,9 @@ pub(crate) struct Control {
     beats: VecDeque<(Seq, u64)>,
     /// The last heartbeat of the library that was answered, and what the answer means.
     pub(crate) heard: Option<(Seq, Heard)>,
-    asked: ServerTime, // by when an operator wants something back, as last logged
-    pub(crate) recovery: Told, // as last told by the primary
+    asked: ServerTime, // the time of an operator's demand, as last logged
+    // how far the recovery of the primary is, as the primary has told last
+    pub(crate) recovery: Told,
 }
 
 /// The first bytes that a peer with TLS sends in answer to plain frames: an alert (RFC 8446).
@@ -181,7 +182,8 @@ impl ShutdownHandle {
     /// Ends the call under way, and every later one.
     pub(crate) fn end(&self) {
         if self.is_here() {
-            let _ = self.stream.shutdown(Shutdown::Both); // it may have ended already
+            // a connection that has ended already is fine
+            let _ = self.stream.shutdown(Shutdown::Both);
         }
     }
 }
@@ -387,7 +389,8 @@ impl Control {
                 return Some(seq);
             }
             Ok(0) => {}
-            Ok(_) | Err(_) => self.broken = true, // a frame sent in part stays so
+            // a frame that is sent in part breaks the connection
+            Ok(_) | Err(_) => self.broken = true,
         }
         None
     }
@@ -559,7 +562,8 @@ impl Control {
                     self.received.filled(received);
                     Ok(())
                 }
-                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()), // the deadline decides
+                // the caller's deadline decides whether the wait goes on
+                Err(error) if error.kind() == ErrorKind::TimedOut => Ok(()),
                 Err(error) => Err(self.lost_by("TLS", &error)),
             };
         }
@@ -655,7 +659,7 @@ mod tests {
         let answer = [rest, &reply(2, ControlReply::Done)].concat();
         let (addr, server) = scripted(vec![cut.to_vec(), answer]);
         let mut control = connect(addr).unwrap();
-        let short = deadline_in(Duration::from_secs(1)); // for the request to be sent
+        let short = deadline_in(Duration::from_secs(1)); // time enough for the request to be sent
         assert_eq!(control.call(ControlRequest::Heartbeat, short), Err(CallError::Transport));
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Ok(ControlReply::Done));
         server.join().unwrap();
@@ -683,7 +687,7 @@ mod tests {
         let (now, asked, recovery) = (ServerTime(1), ServerTime(0), Told::default());
         let alive =
             reply(1, ControlReply::Alive { now, recovering: false, until: now, asked, recovery });
-        let refused = ControlReply::Error(Status::Error); // extends nothing
+        let refused = ControlReply::Error(Status::Error); // an error as answer extends no horizon
         let (addr, server) = scripted(vec![alive, reply(2, refused.clone())]);
         let mut control = connect(addr).unwrap();
         let pulse = Arc::new(Pulse::new(4 * NS, boot_ns().saturating_sub(2 * NS)));
@@ -699,7 +703,7 @@ mod tests {
     fn a_forked_child_does_not_speak_on_its_parents_connection() {
         let (addr, server) = scripted(vec![reply(1, ControlReply::Done)]);
         let mut control = connect(addr).unwrap();
-        control.stream.process ^= 1; // as a child sees it
+        control.stream.process ^= 1; // as if this were a forked child
         assert_eq!(control.call(ControlRequest::Deinit, soon()), Err(CallError::Transport));
         control.line().end();
         control.stream.process ^= 1;

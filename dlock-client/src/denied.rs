@@ -9,7 +9,7 @@ use dlock_fabric::os::clock::boot_ns;
 
 /// When the last line was logged; 0: never.
 static LAST_NS: AtomicU64 = AtomicU64::new(0);
-/// How many lines were left out since.
+/// The number of lines that were left out since then.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// Logs one line a second at most, for all clients of this process.

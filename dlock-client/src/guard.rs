@@ -126,7 +126,7 @@ impl<K: Keep> Hold<K> {
         self.keep.instance().token_of_guard(self.lock, self.number)
     }
 
-    /// Whether it is held, and no other client can have it, by what this client knows.
+    /// Whether this client knows that it holds the lock, and that no other client can have it.
     pub(crate) fn is_surely_held(&self) -> bool {
         self.keep.instance().surely_has_guard(self.lock, self.number)
     }

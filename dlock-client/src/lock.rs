@@ -315,7 +315,7 @@ impl Future for AcquireFuture {
             }
             Stage::Waiting(acquiring) => acquiring,
             Stage::Refused(error) => return Poll::Ready(Err(error)),
-            Stage::Over => return Poll::Pending, // polled after its end
+            Stage::Over => return Poll::Pending, // the future was polled after its end
         };
         let polled = Pin::new(&mut acquiring).poll(context);
         if polled.is_pending() {

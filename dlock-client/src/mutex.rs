@@ -59,7 +59,7 @@ pub struct Mutex {
 }
 
 /// A guard of a thread's hold. The hold ends with the thread's last guard of this mutex. Errors of
-/// that are logged; [`unlock`](Self::unlock) returns them.
+/// the release are logged; [`unlock`](Self::unlock) returns them.
 ///
 /// A guard stays with its thread. If a program forgets a guard (`std::mem::forget`), no other
 /// thread or program gets the mutex until this program ends.
@@ -186,7 +186,7 @@ impl Mutex {
             };
             if is_over {
                 state.queue.retain(|&other| other != number);
-                threads.changed.notify_all(); // the next one may be first now
+                threads.changed.notify_all(); // another thread may be the first in the queue now
                 return Err(Error::TimedOut);
             }
         }

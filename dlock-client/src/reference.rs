@@ -219,7 +219,7 @@ impl Drop for Reference {
             references.changed.wait(&mut live);
         }
         if live.kept.get(&self.key) != Some(&number) {
-            return; // a get has taken it
+            return; // a get has taken the key over
         }
         live.kept.remove(&self.key);
         live.going.insert(self.key);
@@ -247,11 +247,11 @@ mod tests {
         let kept = |by: Option<u64>| by.map(|by| (key, by)).into_iter().collect::<HashMap<_, _>>();
         for (was_going, was_kept, is_kept, has_got) in [
             (false, None, None, true),
-            (false, None, Some(2), true), // by a drop that waits for it
+            (false, None, Some(2), true), // dropped meanwhile; the drop waits for this get
             (true, None, None, false),
-            (true, None, Some(2), false), // got by another thread meanwhile
+            (true, None, Some(2), false), // another thread got it anew meanwhile, and dropped it
             (false, Some(1), Some(1), true),
-            (false, Some(1), None, false), // it is going, or gone
+            (false, Some(1), None, false), // the key is being given back, or was given back
             (false, Some(1), Some(2), false),
         ] {
             let going = was_going.then_some(key).into_iter().collect();

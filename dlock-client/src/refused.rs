@@ -35,7 +35,8 @@ pub(crate) fn sealed(
 /// The level at which a failed handshake is logged: always `Error` if the system refused a call.
 pub(crate) fn level_of(error: &std::io::Error, level: log::Level) -> log::Level {
     match error.kind() {
-        ErrorKind::InvalidData | ErrorKind::Other => level, // of TLS, or reported by the peer
+        // an error of TLS, or one that the peer has reported
+        ErrorKind::InvalidData | ErrorKind::Other => level,
         kind if is_end(kind) => level,
         _ => log::Level::Error,
     }

@@ -59,7 +59,7 @@ fn everything_that_a_client_holds_is_released_at_once() {
         let names = ["all-1", "all-2"];
         let mine = names.map(|name| a.atomic_lock(name).unwrap());
         let shared = a.rw_lock("all-3").unwrap();
-        a.fair_lock("all-4").unwrap(); // it is not held
+        a.fair_lock("all-4").unwrap(); // a lock that is not held is not counted
         let guards = mine.each_ref().map(|lock| lock.acquire(Exclusive).guard().unwrap());
         let reads = shared.acquire(Shared).guard().unwrap();
         assert_eq!(a.unlock_all(), Ok(3));
@@ -114,7 +114,7 @@ fn threads_of_one_client_count_without_losing_any() {
                 scope.spawn(|| {
                     for _ in 0..EACH {
                         let guard = lock.acquire(Exclusive).guard().unwrap();
-                        // a read and a write that only the lock makes one
+                        // only the lock makes this read and this write one step
                         let seen = shared.load(std::sync::atomic::Ordering::Relaxed);
                         shared.store(seen + 1, std::sync::atomic::Ordering::Relaxed);
                         guard.unlock().unwrap();
@@ -234,7 +234,7 @@ fn an_owned_guard_keeps_its_lock_and_its_client_and_releases_in_another_thread()
         let lock = a.atomic_lock("owned").unwrap();
         let mut guard = lock.acquire(Exclusive).wait(No).owned().unwrap();
         assert_eq!(lock.acquire(Exclusive).wait(No).owned().unwrap_err(), Error::Held);
-        drop((lock, a)); // the guard is all there is
+        drop((lock, a)); // the guard alone keeps the lock, and the client
         assert_eq!(other.acquire(Exclusive).wait(No).guard().unwrap_err(), Error::Held);
         let thread = thread::spawn(move || {
             guard.extend(LEASE * 2).unwrap();
@@ -333,7 +333,7 @@ fn a_client_that_left_says_so() {
     }
 }
 
-/// Who gets a lock while another thread gives back the last reference to it has got it.
+/// A thread that gets a lock while another one drops the last object of it can use the lock.
 #[test]
 fn a_lock_that_is_got_while_another_thread_drops_it_can_be_used() {
     let server = server();
@@ -382,7 +382,7 @@ fn a_wait_for_ever_lasts_until_the_lock_is_free() {
         let held = mine.acquire(Exclusive).guard().unwrap();
         thread::scope(|scope| {
             let waits = scope.spawn(|| other.acquire(Shared).wait(Wait::Forever).guard().map(drop));
-            thread::sleep(Duration::from_millis(20)); // the wait may have begun
+            thread::sleep(Duration::from_millis(20)); // the wait has probably begun by then
             held.unlock().unwrap();
             assert_eq!(waits.join().unwrap(), Ok(()));
         });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whom a successor waits for, and what becomes of those who wait for them.
+//! The clients for which a successor waits, and the clients that wait meanwhile.
 
 mod common;
 
@@ -54,7 +54,7 @@ impl Place {
         Instance::init(&config, &self.bind.to_string())
     }
 
-    /// What `.clients` says; it is kept beside the state file.
+    /// The content of the list of clients, `.clients`, beside the state file.
     fn clients(&self) -> String {
         std::fs::read_to_string(Path::new(&format!("{}.clients", self.state().display()))).unwrap()
     }
@@ -72,12 +72,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Its program may never have heard that it is one: then it would never come, and without a
-/// horizon there is no deadline.
+/// A program may never have heard that the primary has let it in. Such a client would never come to
+/// the successor, and without a horizon there is no deadline for it.
 #[test]
 fn a_client_that_was_never_given_a_lock_is_not_waited_for_and_may_come_late() {
     for fabric in fabrics() {
@@ -110,7 +111,8 @@ fn a_client_that_was_never_given_a_lock_is_not_waited_for_and_may_come_late() {
     }
 }
 
-/// It is heard as long as it asks: its horizon does not end while others are waited for.
+/// A client that has come back, and sends requests, keeps its session: its horizon does not end
+/// while the successor waits for other clients.
 #[test]
 fn a_client_that_is_back_keeps_its_holds_however_long_others_are_waited_for() {
     const HORIZON_S: u32 = 2;
@@ -138,7 +140,8 @@ fn a_client_that_is_back_keeps_its_holds_however_long_others_are_waited_for() {
     });
 }
 
-/// As README starts them: nothing says how long a client that has died is waited for.
+/// Primary and clients run without options, as in README, so no option says how long the successor
+/// waits for a client that has died.
 #[test]
 fn plain_programs_that_end_with_their_primary_are_waited_for_no_longer_than_their_horizon() {
     std::thread::scope(|scope| {

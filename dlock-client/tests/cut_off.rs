@@ -19,7 +19,7 @@ use Status::*;
 
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 
-/// One lock of each kind for each way to release it.
+/// A way to release a lock: its name, and the call.
 type Way = (&'static str, fn(&Instance, LockId) -> Status);
 const WAYS: [Way; 3] =
     [("unlock", single), ("batch_unlock", batch), ("asynchronous unlock", asynchronous)];
@@ -60,7 +60,7 @@ fn client(at: SocketAddr, fabric: FabricChoice, horizon_s: u32) -> Arc<Instance>
     Instance::init_shared(&config, &at.ip().to_string()).expect("the primary admits a client")
 }
 
-/// Its kind, how it is to be released, and its name.
+/// A held lock: its type, its way of release (an index into [`WAYS`]), its id, and its name.
 type Held = (LockType, usize, LockId, String);
 
 /// Every lock of [`TYPES`] × [`WAYS`], held by `of`.
@@ -77,7 +77,7 @@ fn held(of: &Instance, prefix: &str, lease_s: u32) -> Vec<Held> {
     all
 }
 
-/// The network is cut; the primary lives, and has given the lock to another client.
+/// The client's network is cut, and the primary, which lives, has given the lock to another client.
 #[test]
 fn a_client_that_is_cut_off_is_not_told_that_it_has_released_what_another_has() {
     let server = server_with(ServerConfig::default());
@@ -101,7 +101,8 @@ fn a_client_that_is_cut_off_is_not_told_that_it_has_released_what_another_has() 
     }
 }
 
-/// There is no primary, and no other client: it cannot know that.
+/// No primary answers a release. It is a success only while the lease and the horizon run for
+/// certain, because after that another client could have the lock.
 #[test]
 fn without_a_primary_a_release_is_one_while_lease_and_horizon_surely_run() {
     for fabric in fabrics() {
@@ -128,15 +129,16 @@ fn without_a_primary_a_release_is_one_while_lease_and_horizon_surely_run() {
             }
         };
         releases(&patient, &running, |_| Success);
-        thread::sleep(Duration::from_millis(6_500)); // a lease, and a horizon, of 5 s
+        // a lease of 5 s and a horizon of 5 s are over then
+        thread::sleep(Duration::from_millis(6_500));
         releases(&patient, &over, |lock_type| match lock_type {
-            LockType::Rw => Success, // it has no lease
+            LockType::Rw => Success, // a lock of this type has no lease
             LockType::Atomic | LockType::Fair => Fail,
         });
         releases(&hasty, &beyond, |_| Fail);
         assert_eq!(status(hasty.unlock(shared)), Fail);
         site.start();
-        // with any answer, they are undone as soon as there is a primary
+        // with either answer, the release takes effect as soon as there is a primary
         for lock in of_b {
             eventually(60, "it is free", || status(b.lock(lock, X, 600)) == Success);
         }

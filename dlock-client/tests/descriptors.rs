@@ -16,20 +16,20 @@ use dlock_client::{LockType, Status::*};
 const ADDRESS: &str = "DLOCK_TEST_AT_LIMIT";
 const BY_HAND: &str = "DLOCK_TEST_BY_HAND";
 
-/// Takes all descriptors that are left.
+/// Opens files until the process is at its limit.
 fn fill() -> Vec<File> {
     let taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(taken.len() > 5, "the limit is too low for a client");
     taken
 }
 
-/// The parent reads so far, and then says that it goes on.
+/// Tells the parent how far this child is, and waits until the parent lets it go on.
 fn waits(at: &str) {
     println!("\nat {at}");
     assert!(stdin().lock().read_line(&mut String::new()).unwrap() > 0, "the parent is there");
 }
 
-/// Not a test by itself: the process at its limit.
+/// Not a test by itself: the child process that is at its limit.
 #[test]
 fn child_at_its_limit() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
@@ -50,7 +50,7 @@ fn child_at_its_limit() {
     let filled = fill();
     waits("its limit");
     if by_hand {
-        // a primary that is gone: nothing of the client changes
+        // the primary is gone; failed calls change nothing in the client
         for _ in 0..2 {
             assert_eq!(client.reinit(&ip), NotReady);
             assert_eq!(client.heartbeat(1), BadResponse);
@@ -70,7 +70,7 @@ fn child_at_its_limit() {
     println!("\nat the end");
 }
 
-/// The child, with a limit of open files.
+/// The child process, with a limit of open files.
 struct Limited {
     child: Child,
     input: ChildStdin,
@@ -107,7 +107,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it has ended, unless a test failed
+        let _ = self.child.kill(); // the child has ended already, unless the test failed
         let _ = self.child.wait();
     }
 }

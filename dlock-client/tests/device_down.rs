@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary whose RDMA device does not work: for a while, and for longer than it waits. The test
+//! A primary whose RDMA device fails: for a while, and for longer than the primary waits. The test
 //! takes a network interface down, so it runs in the virtual machine of tests/rxe alone.
 
 mod common;
@@ -34,7 +34,7 @@ fn lines_with(text: &str) -> Vec<String> {
     LINES.lock().unwrap().iter().filter(|line| line.contains(text)).cloned().collect()
 }
 
-/// The interface of the primary's device, up again in the end.
+/// The network interface of the primary's device; dropping this takes it up.
 struct Link;
 
 impl Link {
@@ -77,7 +77,7 @@ fn a_primary_without_its_device_refuses_with_a_status_and_goes_on_or_ends() {
     assert_eq!(status(lock(&verbs, held)), Success);
     let _up = Link;
 
-    // For a while: what needs the memory waits, everything else is answered.
+    // The device fails for a while: calls that need the lock memory wait, all others are answered.
     Link::set("down");
     thread::scope(|scope| {
         let waits = scope.spawn(|| lock(&tcp, ids[0]).status);
@@ -99,7 +99,8 @@ fn a_primary_without_its_device_refuses_with_a_status_and_goes_on_or_ends() {
     let held_elsewhere = got(&watcher, "held", LockType::Atomic);
     assert_eq!(status(lock(&watcher, held_elsewhere)), Fail);
 
-    // For longer than it waits: it ends, and says why once.
+    // The device fails for longer than the primary waits: the primary ends, and reports the reason
+    // once.
     Link::set("down");
     thread::scope(|scope| {
         scope.spawn(|| watcher.unlock(ids[1]));

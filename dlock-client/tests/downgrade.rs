@@ -60,7 +60,7 @@ fn a_reader_that_waits_joins_a_writer_that_downgrades_and_a_writer_waits_on() {
     }
 }
 
-/// What a writer has written is what it reads after its downgrade.
+/// After its downgrade, a writer reads the value that it wrote before.
 #[test]
 fn no_writer_comes_in_between() {
     const ROUNDS: u32 = 40;

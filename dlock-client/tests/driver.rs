@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The one thread of the library in a client process, and what does not hold it up.
+//! The single thread of the library in a client process, and the situations that must not hold it
+//! up.
 
 mod common;
 
@@ -20,10 +21,10 @@ use dlock_client::{
 const LONG: Duration = Duration::from_secs(300);
 const BOUND_S: u64 = 60;
 
-/// The threads of a process are counted: one test at a time.
+/// Held by each test: tests count the threads of the process, so only one may run at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Not a test by itself: the primary.
+/// Not a test by itself: the primary, in a child process.
 #[test]
 fn serves_as_child() {
     common::serve_as_child();
@@ -36,7 +37,7 @@ fn threads() -> Vec<String> {
     names.filter(|name| name.starts_with("dlock-")).map(|name| name.trim().to_string()).collect()
 }
 
-/// What these threads have used.
+/// The processor time that these threads have used.
 fn cpu_time() -> Duration {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
     let is_ours = |task: &std::path::PathBuf| {
@@ -116,8 +117,8 @@ fn clients_with_heartbeats_failover_and_futures_have_one_thread_and_none_before_
     }
 }
 
-/// Its clients wait for it: connecting, asking, futures. Nothing but the library's heartbeats keeps
-/// the session of `b`.
+/// Clients wait for the stopped primary: for connections, answers and futures. The session of `b`,
+/// at the other primary, lives by the library's heartbeats alone.
 #[test]
 fn a_primary_that_is_stopped_holds_up_no_heartbeat_and_no_future_of_the_clients_of_another() {
     const HORIZON_S: u32 = 2;
@@ -137,7 +138,7 @@ fn a_primary_that_is_stopped_holds_up_no_heartbeat_and_no_future_of_the_clients_
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut context = Context::from_waker(&waker);
         let mut release = Box::pin(owned.take().unwrap().unlock_async());
-        let _ = release.as_mut().poll(&mut context); // it may be refused at once
+        let _ = release.as_mut().poll(&mut context); // the release may be refused at once
         let start = Instant::now();
         let mut futures = Vec::new();
         while start.elapsed() < Duration::from_secs(4 * u64::from(HORIZON_S)) {

@@ -12,14 +12,15 @@ use dlock_client::raw::Instance;
 use dlock_client::{ClientConfig, Status};
 use dlock_fabric::os::environment::is_of_a_stranger;
 
-/// Tell the copy that it is one, and where it connects to: no variables of the libraries.
+/// These variables tell the copy that it is the copy, and where it connects to. The libraries do
+/// not read them.
 const PORT: &str = "TEST_OF_THE_ENVIRONMENT_PORT";
 const IP: &str = "TEST_OF_THE_ENVIRONMENT_IP";
 /// Two users without any rights.
 const OWNER: u32 = 60_001;
 const CALLER: u32 = 60_002;
 
-/// Each is wrong, so that who obeys it cannot even try to connect.
+/// Each value is invalid: a program that obeys it cannot even try to connect.
 const VARIABLES: [(&str, &str); 4] = [
     ("DLOCK_FABRIC", "smoke signals"),
     ("DLOCK_PRIMARIES", "no address"),
@@ -27,7 +28,7 @@ const VARIABLES: [(&str, &str); 4] = [
     ("DLOCK_TLS_KEY", "/no/such/key"),
 ];
 
-/// What the copy does: it connects to a port without a listener, and says what came of it.
+/// Run as the copy: tries to connect, and prints whether the environment was obeyed.
 #[test]
 fn copy() {
     let Ok(port) = std::env::var(PORT) else { return };
@@ -45,12 +46,12 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0); // a left-over does no harm
+        let _ = std::fs::remove_dir_all(&self.0); // a file or folder that is left over does no harm
     }
 }
 
 fn run(program: &Path, as_user: Option<u32>, variable: Option<(&str, &str)>) -> String {
-    // at an address of this process's own no other process takes the port meanwhile
+    // at a loopback address that only this process uses, no other process takes the port meanwhile
     let [_, a, b, c] = std::process::id().to_be_bytes();
     let ip = Ipv4Addr::new(127, a | 0x80, b, c);
     let listener = TcpListener::bind((ip, 0)).expect("a port");
@@ -76,7 +77,7 @@ fn a_set_user_id_program_does_not_obey_its_callers_environment() {
     for variable in VARIABLES {
         let obeyed = run(&own, None, Some(variable));
         assert_eq!(obeyed, "stranger=false environment=obeyed", "{variable:?}");
-        // an empty one is as one that is not set
+        // an empty variable counts as one that is not set
         let empty = run(&own, None, Some((variable.0, "")));
         assert_eq!(empty, "stranger=false environment=ignored", "{variable:?}");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program hears without asking, on real fabrics: in order for each lock, a loss while the
-//! lease still runs, and before the next success.
+//! Events that a program hears without asking, on real fabrics: those of one lock come in order; a
+//! loss is told while the lease still runs, and before the next success.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
     .unwrap()
 }
 
-/// The next event, which is about this hold.
+/// The next event, which must be about this hold.
 fn next(events: &Events, of: (&Lock, u64)) -> HoldEvent {
     match events.wait_for(SOON) {
         Some(Event::Hold { lock, generation, what }) if (lock, generation) == (of.0.id(), of.1) => {
@@ -90,7 +90,7 @@ fn a_read_write_lock_tells_its_grants_and_nothing_else_while_its_session_lasts()
     }
 }
 
-/// The holder hears that it is waited for, gives the lock back, and the other has it.
+/// A holder hears that another client waits, and releases the lock; then the other client has it.
 #[test]
 fn a_holder_that_listens_hears_that_others_wait_and_one_that_does_not_is_sent_nothing() {
     let server = server();
@@ -124,7 +124,7 @@ fn a_holder_that_listens_hears_that_others_wait_and_one_that_does_not_is_sent_no
     }
 }
 
-/// The primary is gone for a while, and for good.
+/// The primary ends twice: once a successor comes, once none does.
 #[test]
 fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
     const LEASE: Duration = Duration::from_secs(4);
@@ -160,7 +160,8 @@ fn a_failover_is_told_and_a_renewal_that_fails_before_the_hold_is_lost() {
     }
 }
 
-/// A holder that gives the lock back in time stays; one that does not hears that it has lost it.
+/// A holder that gives the lock back in time keeps its session. A holder that keeps the lock is
+/// told of its loss.
 #[test]
 fn an_operator_who_wants_a_lock_back_is_heard_and_so_is_what_was_taken_away() {
     const GRACE: Duration = Duration::from_secs(2);
@@ -200,7 +201,8 @@ fn an_operator_who_wants_a_lock_back_is_heard_and_so_is_what_was_taken_away() {
     }
 }
 
-/// One of two clients has told what it holds, and the other does not come back by itself.
+/// Of two clients, one has told the successor what it holds; the other does not come back by
+/// itself.
 #[test]
 fn who_waits_for_a_recovery_hears_how_far_it_is() {
     for fabric in fabrics() {
@@ -231,7 +233,7 @@ fn who_waits_for_a_recovery_hears_how_far_it_is() {
 
 const PORT: &str = "DLOCK_TEST_EVENTS_PORT";
 
-/// Does nothing but in a child of the test below, which stops it.
+/// Not a test by itself: the child process that the test below stops.
 #[test]
 fn a_client_that_is_stopped() {
     let Ok(port) = std::env::var(PORT) else { return };
@@ -250,7 +252,7 @@ fn a_client_that_is_stopped() {
         let hold = guard.generation();
         drop(guard);
         let again = lock.acquire(*mode).lease(LEASE).wait(SOON).guard().unwrap();
-        // all that is told until now
+        // all events that have come so far
         let heard = std::iter::from_fn(|| events.try_next()).filter_map(|event| match event {
             Event::Hold { generation, what, .. } => Some((generation, what)),
             _ => None,
@@ -268,7 +270,8 @@ fn kind(lock_type: LockType, mode: Mode) -> String {
     format!("stopped {lock_type:?} {mode:?}")
 }
 
-/// SIGSTOP for three times its lease, while another client has its locks; then SIGCONT.
+/// A client is stopped (SIGSTOP) for three times its lease, while another client gets its locks,
+/// and then goes on.
 #[test]
 fn a_client_that_was_stopped_for_longer_than_its_lease_is_told_before_its_next_success() {
     let server = server();

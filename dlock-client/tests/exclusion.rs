@@ -18,11 +18,12 @@ use Status::*;
 const THREADS: usize = 8;
 const PROCESSES: u64 = 4;
 const TURNS: u64 = 100;
-/// Rounds of one hammering, and how long they may take on a machine that is busy.
+/// The rounds of one call of `hammer`, and the seconds that they may take on a busy machine.
 const ROUNDS: u64 = 300;
 const RUN_MAX: u64 = 60;
 
-/// Every thread has its own client; `inside` must never see two writers, nor one with readers.
+/// Threads, each with a client of its own, take and release one lock. A writer must never meet
+/// another writer or a reader.
 fn hammer(fabric: FabricChoice, lock_type: LockType, blocking: bool) {
     let server = server();
     let clients: Vec<Instance> = (0..THREADS).map(|_| join(&server, fabric)).collect();
@@ -55,7 +56,7 @@ fn hammer(fabric: FabricChoice, lock_type: LockType, blocking: bool) {
                             assert_eq!(readers.load(SeqCst), 0, "a writer beside a reader");
                             assert_eq!(writers.fetch_sub(1, SeqCst), 1);
                         }
-                        // a ticket is asked for again in the same mode
+                        // a client with a ticket repeats the call in the same mode
                         Fail | Again if !blocking => continue,
                         other => panic!("{lock_type:?} {mode:?}: {other}"),
                     }
@@ -113,12 +114,13 @@ fn additions_of_eight_clients_sum_up_exactly() {
     }
 }
 
-/// How long after the release the waiter has the lock.
+/// The time from the release until the waiter has the lock.
 fn hand_over(a: &Instance, b: &Instance, id: dlock_client::LockId) -> Duration {
     assert_eq!(status(a.trylock(id, X, 60)), Success);
     let took = thread::scope(|scope| {
         let waiter = scope.spawn(|| (b.lock(id, X, 60).status, Instant::now()));
-        thread::sleep(Duration::from_millis(20)); // for b to be queued; right without it, too
+        // gives b time to queue; the test is right without that, too
+        thread::sleep(Duration::from_millis(20));
         let released = Instant::now();
         assert_eq!(status(a.unlock(id)), Success);
         let (result, granted) = waiter.join().unwrap();
@@ -131,7 +133,7 @@ fn hand_over(a: &Instance, b: &Instance, id: dlock_client::LockId) -> Duration {
 
 #[test]
 fn a_waiter_is_handed_the_lock_at_once() {
-    // an emulated machine is slow, but polling, which the original did, took 100 ms
+    // with polling, as in the original, a hand-over took 100 ms; an emulated device is slow, too
     let handed_max = Duration::from_millis(if common::on_verbs() { 90 } else { 10 });
     let server = server();
     for fabric in fabrics() {
@@ -140,7 +142,7 @@ fn a_waiter_is_handed_the_lock_at_once() {
             let name = format!("handed {lock_type:?}");
             let id = got(&a, &name, lock_type);
             got(&b, &name, lock_type);
-            // this machine may be busy, but no timer may be on the path: once at least is soon
+            // no hand-over may depend on a timer; on a busy machine, at least one in many is fast
             common::eventually(RUN_MAX, "a hand-over without a timer", || {
                 hand_over(&a, &b, id) < handed_max
             });
@@ -250,8 +252,8 @@ fn child_that_counts_in_a_file() {
     for (id, lock_type) in ids.into_iter().zip(types) {
         let file = format!("{file}.{lock_type:?}");
         for _ in 0..TURNS {
-            // who holds it may be kept by a busy disk for longer than the bound of a `lock`; but
-            // nothing else than that bound may end one
+            // a busy disk may keep the holder for longer than the bound of a `lock`; then the call
+            // may end, but only at its bound
             loop {
                 let start = Instant::now();
                 match status(client.lock(id, X, 60)) {

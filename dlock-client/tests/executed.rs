@@ -17,7 +17,7 @@ use Status::*;
 
 const PORT: &str = "DLOCK_TEST_PORT_OF_PARENT";
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
-/// How long an absent client keeps what has no lease.
+/// For how long an absent client keeps holds that have no lease.
 const GRACE: Duration = Duration::from_secs(1);
 const FOR_EVER: u32 = u32::MAX;
 
@@ -25,8 +25,8 @@ fn lock_of(fabric: FabricChoice, lock_type: LockType) -> String {
     format!("{} {lock_type:?}", name(fabric))
 }
 
-/// Not a test by itself: the client. It takes a lock of each type for ever, and executes `cat`,
-/// which ends with its input.
+/// Not a test by itself: the client process. It takes a lock of each type for ever, and executes
+/// `cat`, which ends with its input.
 #[test]
 fn child_that_executes_another_program() {
     let Ok(port) = std::env::var(PORT) else { return };
@@ -41,7 +41,7 @@ fn child_that_executes_another_program() {
     panic!("cat was not executed: {}", Command::new("cat").exec());
 }
 
-/// Returns when it holds its locks, and is about to execute the program.
+/// Starts the client process; returns when it holds its locks, and is about to execute `cat`.
 fn start(server: &Server, fabric: FabricChoice) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_that_executes_another_program", "--nocapture"])

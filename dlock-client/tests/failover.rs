@@ -47,7 +47,8 @@ fn without_a_primary_a_try_is_refused_a_release_is_one_and_a_lock_waits() {
             thread::sleep(Duration::from_millis(50));
             site.start();
             assert_eq!(waits.join().unwrap(), Success, "{name} over {}", fabric.name());
-            // a release is one after a failover, too, in whichever state it came
+            // after a failover, too, a released lock is free, whether the release came before or
+            // during it
             let held = status(b.trylock(kept, X, 600));
             assert!(matches!(held, Fail | Again), "{held}");
             assert_eq!(status(b.lock(shared, X, 600)), Success);
@@ -101,7 +102,8 @@ fn a_client_that_leaves_without_a_primary_is_not_waited_for() {
     }
 }
 
-/// Its connections end with its primary: the next heartbeat, in a minute, need not tell it.
+/// The client notices by the end of its connections that its primary has ended. Its next heartbeat
+/// would be a minute later.
 #[test]
 fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
     for fabric in fabrics() {
@@ -120,7 +122,7 @@ fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
         site.stop();
         site.start();
         let since = Instant::now();
-        // no client is given a lock before all are back
+        // the successor gives no lock to a client before all clients are back
         assert_eq!(status(b.lock(other, X, 600)), Success, "{}", fabric.name());
         let took = since.elapsed();
         assert!(took < Duration::from_secs(20), "{took:?} over {}", fabric.name());
@@ -129,7 +131,7 @@ fn a_client_that_does_nothing_is_back_as_soon_as_there_is_a_primary() {
     }
 }
 
-/// Passes everything on, and can end one of the connections that are there.
+/// A proxy that passes everything on, and can end single connections.
 struct Line {
     at: SocketAddr,
     ends: Arc<Mutex<Vec<End>>>,
@@ -138,17 +140,18 @@ struct Line {
 
 struct End {
     near: TcpStream,
-    /// One of its two directions.
+    /// The thread of the direction from the client to the primary; it ends with the connection.
     passes: JoinHandle<()>,
 }
 
 #[derive(Default)]
 struct Faults {
-    /// New connections end at once.
+    /// Whether new connections end at once.
     is_down: AtomicBool,
-    /// Of new connections only so many answers are passed on, and none once one was lost; 0: all.
+    /// The number of answers that are passed on for each new connection; 0: all. Once one answer
+    /// was lost, on any connection, no further one is passed on.
     answers_max: AtomicUsize,
-    /// Messages that were not.
+    /// The number of messages that were not passed on.
     lost: AtomicUsize,
 }
 
@@ -157,7 +160,7 @@ impl Line {
         Self::beside(port, 0)
     }
 
-    /// With an address of its own for each number.
+    /// A proxy at an address of its own for each number.
     fn beside(port: u16, number: u8) -> Self {
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let ip: IpAddr = Ipv4Addr::new(127, a | 0x40 | number << 7, b, c).into();
@@ -189,7 +192,7 @@ impl Line {
         Self { at: (ip, port).into(), ends, faults }
     }
 
-    /// Ends all connections, and lets no other come about until [`up`](Self::up).
+    /// Ends all connections, and ends new ones at once until [`up`](Self::up).
     fn down(&self) {
         self.faults.is_down.store(true, Ordering::SeqCst);
         (0..self.count()).for_each(|number| self.cut(number));
@@ -201,10 +204,10 @@ impl Line {
 
     fn cut(&self, number: usize) {
         let _ = self.ends.lock().unwrap()[number].near.shutdown(Shutdown::Both);
-        // it may have ended
+        // a connection that has ended already is fine, too
     }
 
-    /// The numbers of those that have not ended.
+    /// The numbers of the connections that have not ended.
     fn there(&self) -> Vec<usize> {
         let ends = self.ends.lock().unwrap();
         (0..ends.len()).filter(|&number| !ends[number].passes.is_finished()).collect()
@@ -215,7 +218,7 @@ impl Line {
     }
 }
 
-/// Passes so many messages on, and loses the others.
+/// Passes `messages_max` messages on, and drops further ones.
 fn pass(mut from: TcpStream, mut to: TcpStream, messages_max: usize, faults: &Faults) {
     let mut bytes = [0; 4_096];
     let mut messages = 0;
@@ -231,11 +234,11 @@ fn pass(mut from: TcpStream, mut to: TcpStream, messages_max: usize, faults: &Fa
         }
     }
     for stream in [from, to] {
-        let _ = stream.shutdown(Shutdown::Both); // it may have ended
+        let _ = stream.shutdown(Shutdown::Both); // a connection that has ended already is fine, too
     }
 }
 
-/// The control connection, or the data path alone, ends: both are made anew.
+/// Only the control connection, or only the data path, ends; the client then makes both anew.
 #[test]
 fn a_connection_that_breaks_alone_is_made_anew() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
@@ -246,7 +249,8 @@ fn a_connection_that_breaks_alone_is_made_anew() {
     got(&b, "line", LockType::Fair);
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
     for n in 0..6 {
-        // a session has two, control and data path; whether the primary is there is asked on one
+        // a session has two connections, control and data path; on a further one, which ends, the
+        // client asks whether the primary is there
         eventually(60, "it has its session alone", || line.there().len() == 2);
         let (count, cut) = (line.count(), line.there()[n % 2]);
         line.cut(cut);
@@ -261,7 +265,7 @@ fn a_connection_that_breaks_alone_is_made_anew() {
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
 
-/// What the primaries knew of their clients is gone: a new one knows no client.
+/// A new primary without the list of clients knows no client.
 #[test]
 fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost() {
     for fabric in fabrics() {
@@ -299,7 +303,7 @@ fn a_client_that_no_primary_knows_any_more_begins_anew_and_is_told_what_it_lost(
     }
 }
 
-/// The successor has fewer places than its clients have locks.
+/// The successor has fewer places for locks than its clients hold.
 #[test]
 fn what_a_successor_has_no_room_for_is_lost_and_keeps_nobody_waiting() {
     const LOCKS: usize = 6;
@@ -340,7 +344,8 @@ fn what_a_successor_has_no_room_for_is_lost_and_keeps_nobody_waiting() {
     }
 }
 
-/// More than one request can ask for. The primary goes on, so that each release must reach it.
+/// A client gives back more locks than one request can name. The primary lives on, so each release
+/// must reach it.
 #[test]
 fn many_releases_without_a_connection_are_ones_for_others_as_soon_as_the_client_is_back() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
@@ -370,12 +375,13 @@ fn many_releases_without_a_connection_are_ones_for_others_as_soon_as_the_client_
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
 
-/// The primary is the same: nothing of the session before may be used with the new one.
+/// The client comes back to the same primary, in a new session, where nothing of the earlier
+/// session is valid.
 #[test]
 fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
     let absent_grace = Some(Duration::from_millis(50));
-    let orphans = Orphans::Grace; // what it holds without a lease ends with the grace
+    let orphans = Orphans::Grace; // holds without a lease end with the grace
     let config = ServerConfig { absent_grace, orphans, ..Default::default() };
     let site = Site::with("forgotten", config);
     let line = Line::to(site.port);
@@ -405,7 +411,8 @@ fn a_client_that_its_living_primary_has_forgotten_begins_anew_there() {
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
 
-/// The successor at the first address answers until the claims come, and then no more.
+/// The successor at the first address answers until the client sends its claims, and never after
+/// that.
 #[test]
 fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
@@ -417,7 +424,8 @@ fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
     let a = Instance::init_shared(&config, &line.at.ip().to_string()).unwrap();
     let lock = got(&a, "freezes", LockType::Atomic);
     assert_eq!(status(a.trylock(lock, X, 600)), Success);
-    line.faults.answers_max.store(2, Ordering::SeqCst); // the session, and a heartbeat
+    // the answers for the session and for a heartbeat
+    line.faults.answers_max.store(2, Ordering::SeqCst);
     line.down();
     other.down();
     site.stop();
@@ -431,7 +439,7 @@ fn a_successor_that_freezes_while_it_is_told_everything_is_left_soon() {
     assert_eq!((status(a.unlock(lock)), a.deinit()), (Success, Success));
 }
 
-/// It was never given a lock, so that no recovery waits for it; it may come all the same, however
+/// No recovery waits for a client that never had a lock. Such a client may still come back, however
 /// late.
 #[test]
 fn a_client_without_locks_may_come_after_several_recoveries() {
@@ -456,7 +464,8 @@ fn a_client_without_locks_may_come_after_several_recoveries() {
     }
 }
 
-/// Lease 1 s, outage 3 s: the client tells the successor how much is left, which is nothing.
+/// The lease is 1 s and the outage 3 s: the client tells the successor that no time of its lease is
+/// left.
 #[test]
 fn a_lease_that_ended_while_there_was_no_primary_is_over_after_the_recovery() {
     const OUTAGE: Duration = Duration::from_secs(3);
@@ -483,7 +492,7 @@ fn a_lease_that_ended_while_there_was_no_primary_is_over_after_the_recovery() {
             });
             assert_ne!(extended, Success, "{why}: its lease was over");
             eventually(60, "the other is served", || has_primary(status(b.extend(lock, X, 0))));
-            // the head of a fair lock's queue is passed on first
+            // a fair lock must first pass the dead ticket at the head of its queue
             let tries = if lock == locks[0] { 1 } else { 20 };
             let is_got = (0..tries).any(|_| {
                 let got = status(b.trylock(lock, X, 600));
@@ -499,8 +508,8 @@ fn a_lease_that_ended_while_there_was_no_primary_is_over_after_the_recovery() {
     }
 }
 
-/// One of its two primaries has never known it. The other is away for a moment, and its successor
-/// would wait for the client.
+/// A client leaves that knows two primaries. One has never known the client. The other is away for
+/// a moment, and its successor would wait for the client.
 #[test]
 fn a_primary_that_never_knew_a_client_does_not_end_its_departure() {
     for fabric in fabrics() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What programs do while the library finds the successor of their primary: guards end, and some
+//! Programs act while the library finds the successor of their primary: they end guards, and some
 //! recover by hand at the same time.
 
 mod common;
@@ -20,8 +20,8 @@ fn client(site: &Site, fabric: FabricChoice) -> Client {
     Client::with_config(&config, &site.address().ip().to_string()).unwrap()
 }
 
-/// The hold of a guard that has ended is over: neither before the client is at the successor nor
-/// while that waits for another client.
+/// A guard ends before its client is at the successor, or while the successor waits for another
+/// client. Its hold ends in both cases.
 #[test]
 fn a_guard_that_ends_during_a_failover_releases_its_lock() {
     for fabric in fabrics() {
@@ -38,7 +38,7 @@ fn a_guard_that_ends_during_a_failover_releases_its_lock() {
                 rw.acquire(Mode::Exclusive).guard().unwrap(),
                 fair.acquire(Mode::Exclusive).lease(LEASE).guard().unwrap(),
             );
-            // comes back by hand, and is waited for
+            // a client that comes back by hand, and for which the successor waits
             let ip = site.address().ip().to_string();
             let late = Instance::init(&config(site.address(), fabric), &ip).unwrap();
             if recovers {
@@ -68,8 +68,8 @@ fn a_guard_that_ends_during_a_failover_releases_its_lock() {
     }
 }
 
-/// A program that recovers by hand, in the right order; but the successor dies, too, and the
-/// library is telling the next one everything when the program says that it has.
+/// A program recovers by hand, in the right order. But the successor dies, too, and the library
+/// still makes the claims at the next one when the program calls `reinit_done`.
 #[test]
 fn a_program_that_says_done_while_the_library_tells_its_locks_loses_none() {
     const LOCKS: usize = 1_000;
@@ -100,7 +100,7 @@ fn a_program_that_says_done_while_the_library_tells_its_locks_loses_none() {
     }
 }
 
-/// The library comes to the help of a program that comes back by hand, and does no more.
+/// A program comes back by hand and then makes no claims: the library makes them.
 #[test]
 fn a_program_that_comes_back_by_hand_and_stops_there_is_recovered_by_the_library() {
     let fabric = FabricChoice::Only(FabricKind::Tcp);
@@ -119,8 +119,9 @@ fn a_program_that_comes_back_by_hand_and_stops_there_is_recovered_by_the_library
     assert_eq!([a.deinit(), b.deinit()], [Success; 2]);
 }
 
-/// A primary that recovers refuses who leaves, and does not wait for it. Nor does the next one, if
-/// that primary ends before the client's memory is unmapped.
+/// A client leaves a primary that recovers. The primary refuses the call, but does not wait for the
+/// client. Nor does the next primary, even if the first one ends before the client has unmapped its
+/// memory.
 #[test]
 fn a_client_that_leaves_a_primary_that_recovers_is_not_waited_for_by_the_next() {
     for fabric in fabrics() {
@@ -135,7 +136,7 @@ fn a_client_that_leaves_a_primary_that_recovers_is_not_waited_for_by_the_next() 
         site.stop();
         let left = std::thread::spawn(move || leaver.deinit());
         site.start();
-        left.join().unwrap(); // with any answer
+        left.join().unwrap(); // the call may have any answer
         site.stop();
         site.start();
         assert_eq!(late.reinit(&ip), Success);

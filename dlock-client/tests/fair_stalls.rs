@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fair locks stall no client without a fault: eight clients that mix all operations, and leave
-//! with tickets that they have just given up.
+//! No client of a fair lock waits for long without a fault. Eight clients mix all operations, and
+//! often leave just after they gave a ticket up.
 //!
 //! `DLOCK_STRESS_S`: seconds for each fabric (default 3; 600 for the long run).
 
@@ -17,10 +17,10 @@ use Status::*;
 
 const CLIENTS: u64 = 8;
 const LOCKS: u64 = 2;
-/// Client, lock and mode may each be waited for by all other clients before.
+/// The number of holds for which a waiter may have to wait.
 const HOLDS_BEFORE: u64 = 3 * CLIENTS;
 
-/// What the run has seen, in nanoseconds.
+/// Measurements of the run; times in nanoseconds.
 #[derive(Default)]
 struct Seen {
     hold_max: AtomicU64,
@@ -62,7 +62,7 @@ fn hold(client: &Instance, id: LockId, mode: dlock_client::Mode, random: &mut Ra
     seen.granted.fetch_add(1, Relaxed);
 }
 
-/// One client's life: it leaves at a random moment, often right after it gave a ticket up.
+/// The life of a client, which leaves at a random moment, often right after it gave a ticket up.
 fn live(client: &Instance, random: &mut Random, seen: &Seen) {
     let ids: Vec<_> =
         (0..LOCKS).map(|n| got(client, &format!("stall {n}"), LockType::Fair)).collect();
@@ -113,7 +113,7 @@ fn mix(fabric: FabricChoice) {
                 }
             });
         }
-        // how late this machine runs a thread that has nothing to wait for but the time
+        // measures how late this machine runs a thread that only sleeps
         scope.spawn(|| {
             while !seen.stop.load(Relaxed) {
                 let start = Instant::now();

@@ -17,12 +17,12 @@ use Status::*;
 
 /// The bound of a data-path call.
 const BOUND: Duration = Duration::from_secs(5);
-/// How much later than a sleep of this length a call may end, at least once in [`CLIENTS`]
-/// attempts: less than anything else that might be waited for.
+/// The fastest of [`CLIENTS`] calls may end this much later than a sleep of [`BOUND`]. It is less
+/// than any other wait in a call.
 const MARGIN: Duration = Duration::from_millis(800);
 const CLIENTS: usize = 4;
 
-/// Not a test by itself: the primary that is stopped.
+/// Not a test by itself: the primary, in a child process that is stopped.
 #[test]
 fn child_that_serves_until_its_input_ends() {
     common::serve_as_child();
@@ -52,7 +52,7 @@ impl Primary {
     }
 }
 
-/// What may be called, on a lock that is free, on one that is held, and on an object.
+/// A call that is tried: on a lock that is free, on a lock that is held, and on an object.
 type Call = fn(&Instance, LockId, LockId, ObjectId) -> Status;
 const CALLS: [(&str, Call); 6] = [
     ("trylock", |a, free, _, _| a.trylock(free, X, 60).status),
@@ -82,12 +82,13 @@ fn a_call_ends_after_five_seconds_whatever_of_it_has_to_be_waited_for() {
             (a, free, held, object)
         })
         .collect();
-    // so that they ask for the time first; it holds without that, too
+    // lets the clients' clocks become old, so that they ask for the time first; the test is right
+    // without that, too
     thread::sleep(Duration::from_millis(1_500));
     primary.freeze();
     for round in ["first", "second"] {
         let (slept, took): (Duration, Vec<Vec<Duration>>) = thread::scope(|scope| {
-            // how late this machine is
+            // measures how late this machine is
             let sleep = || {
                 let start = Instant::now();
                 thread::sleep(BOUND);
@@ -133,7 +134,8 @@ fn a_heartbeat_that_is_not_answered_holds_no_reinit_up() {
     let _successor = server_at(primary.0.port, config);
     thread::scope(|scope| {
         let heartbeat = scope.spawn(|| a.heartbeat(HEARTBEAT_S));
-        // once it has the connection, any other call has to wait for it; right without it, too
+        // lets the heartbeat get the connection, so that other calls must wait for it; the test is
+        // right without that, too
         thread::sleep(Duration::from_millis(200));
         let start = Instant::now();
         assert_eq!(a.reinit(&bind.to_string()), Success);
@@ -167,7 +169,7 @@ fn a_long_wait_ends_with_the_session_it_is_of() {
                 let wait = scope.spawn(|| {
                     wanted.acquire(Mode::Exclusive).lease(LEASE).wait(10 * LEASE).guard().map(drop)
                 });
-                // for it to be queued; right without it, too
+                // gives the waiter time to queue; the test is right without that, too
                 thread::sleep(Duration::from_millis(200));
                 primary.freeze();
                 let start = Instant::now();
@@ -179,7 +181,7 @@ fn a_long_wait_ends_with_the_session_it_is_of() {
                     thread::sleep(Duration::from_millis(5));
                 }
                 let has_ended = wait.is_finished();
-                drop(primary); // ends it in any case
+                drop(primary); // the end of the primary ends the wait in any case
                 assert!(wait.join().unwrap().is_err());
                 assert!(has_ended, "{fabric:?}: it has waited on");
             });
@@ -205,7 +207,7 @@ fn a_long_wait_that_cannot_even_begin_is_no_long_wait() {
             thread::sleep(Duration::from_millis(5));
         }
         let have_ended = waits.iter().all(|wait| wait.is_finished());
-        drop(primary); // ends them in any case
+        drop(primary); // the end of the primary ends the waits in any case
         assert_eq!(waits.map(|wait| wait.join().unwrap()), [const { Error::Disconnected }; 2]);
         assert!(have_ended, "they have waited on");
     });
@@ -225,8 +227,8 @@ fn a_release_that_was_not_answered_succeeds_when_it_is_repeated() {
     assert_eq!(a.deinit(), Success);
 }
 
-/// The primary may have a successor by then, at which another client has the lock or changes the
-/// object.
+/// After the horizon the primary may have a successor, where another client has the lock or changes
+/// the object.
 #[test]
 fn past_the_horizon_no_release_and_no_operation_on_an_object_succeeds() {
     const HORIZON_S: u32 = 5;
@@ -250,7 +252,7 @@ fn past_the_horizon_no_release_and_no_operation_on_an_object_succeeds() {
         let object = a.object_get(b"object", Lease::secs(600)).unwrap();
         assert_eq!(a.faa(object, 1), Ok(0));
         primary.freeze();
-        // more than the horizon, since an answer came last
+        // longer than the horizon, counted from the last answer
         thread::sleep(Duration::from_secs(u64::from(HORIZON_S) + 1));
         for (name, id) in holds {
             assert_eq!(a.unlock(id).status, BadResponse, "{fabric:?}: {name}");
@@ -291,7 +293,7 @@ fn a_wait_at_a_frozen_primary_ends_with_the_bound_of_the_call() {
                 thread::sleep(BOUND);
                 start.elapsed()
             });
-            // for them to be queued; those that are not end in time, too
+            // gives the waiters time to queue; a waiter that is not queued must end in time, too
             thread::sleep(Duration::from_millis(500));
             primary.freeze();
             let took: Vec<_> = waits.into_iter().map(|wait| wait.join().unwrap()).collect();
@@ -304,13 +306,14 @@ fn a_wait_at_a_frozen_primary_ends_with_the_bound_of_the_call() {
 
 #[test]
 fn an_asynchronous_operation_is_asked_for_without_waiting() {
-    /// Less than anything that might be waited for.
+    /// Shorter than any wait in a call.
     const AT_ONCE: Duration = Duration::from_millis(500);
     let primary = Primary::start();
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
         let a = primary.join();
         let id = got(&a, &format!("{lock_type:?}"), lock_type);
-        // so that the server clock is to be asked for; it holds without that, too
+        // lets the client's clock become old, so that it must ask for the server clock; the test is
+        // right without that, too
         thread::sleep(Duration::from_millis(1_500));
         primary.freeze();
         let op = AsyncOp::TryLock { mode: X, expire_s: 600 };
@@ -330,7 +333,7 @@ fn an_asynchronous_operation_is_asked_for_without_waiting() {
 
 #[test]
 fn no_look_at_an_asynchronous_operation_waits_for_the_primary() {
-    /// Less than the second for which the server clock is waited for.
+    /// Shorter than the second for which a call waits for the server clock.
     const AT_ONCE: Duration = Duration::from_millis(800);
     for fabric in fabrics() {
         let primary = Primary::start();
@@ -355,7 +358,8 @@ fn no_look_at_an_asynchronous_operation_waits_for_the_primary() {
                             if result != AsyncAgain {
                                 return longest;
                             }
-                            thread::sleep(Duration::from_millis(5)); // as programs do
+                            // programs, too, pause between two looks
+                            thread::sleep(Duration::from_millis(5));
                         }
                     })
                 })
@@ -375,7 +379,8 @@ fn wall_clock_s() -> u64 {
 fn success_means_a_running_lease_however_long_the_primary_stood_still() {
     const LEASE_S: u32 = 1;
     let primary = Primary::start();
-    // seconds past the lease: less than a call lasts, and more
+    // the primary stands still for so many seconds past the lease: shorter and longer than a call
+    // lasts
     for (lock_type, past_s) in
         [(LockType::Atomic, 2), (LockType::Fair, 2), (LockType::Atomic, 5), (LockType::Fair, 5)]
     {
@@ -395,23 +400,23 @@ fn success_means_a_running_lease_however_long_the_primary_stood_still() {
             });
             match (result.0.status, result.0.view) {
                 (Fail | BadResponse, _) => {}
-                // a re-entry that the primary extended after it went on
+                // the primary may have extended a re-entry after it went on
                 (Success | AlreadyLocked, Some(View::Fair { time_out, .. })) => {
-                    // this thread may have been late in reading its clock
+                    // allows for a thread that reads its clock late
                     assert!(result.1 <= u64::from(time_out.seconds()) + 2, "{name}: {result:?}");
                     let unlocked = [(); 2].map(|()| status(a.unlock(mine)));
                     assert!(unlocked.contains(&Success), "{name}: {unlocked:?}");
                 }
                 other => panic!("{name}: {other:?}"),
             }
-            // what was given back is free
+            // the lock was given back, so the other client can have it
             assert_eq!(status(b.lock(theirs, X, 60)), Success, "{name}");
             assert_eq!(status(b.unlock(theirs)), Success);
         }
     }
 }
 
-/// Each takes 10 s to be given back.
+/// At a stopped primary, it takes 10 s to give a lock object back.
 #[test]
 fn a_get_waits_for_no_lock_object_that_is_dropped() {
     let fabrics = fabrics();

@@ -19,10 +19,10 @@ use dlock_client::{Client, Config, Error, FabricChoice, Lock, LockType, Mode, Ow
 
 const LEASE: Duration = Duration::from_secs(600);
 const LONG: Duration = Duration::from_secs(300);
-/// What must not hang takes less.
+/// The seconds within which everything here ends, even on a busy machine.
 const BOUND_S: u64 = 60;
 
-/// Wakes a thread, and counts how often.
+/// A waker that unparks a thread, and counts the wake-ups.
 struct Unpark(Thread, AtomicUsize);
 
 impl Unpark {
@@ -38,7 +38,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest runtime there is.
+/// A minimal executor: polls the future on this thread, and parks in between.
 fn block_on<T>(future: impl IntoFuture<Output = T>) -> T {
     let mut future = pin!(future.into_future());
     let waker = Waker::from(Unpark::here());
@@ -54,7 +54,7 @@ fn block_on<T>(future: impl IntoFuture<Output = T>) -> T {
 
 type Acquire = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// With a lease that outlasts a busy machine, where the lock has one.
+/// An acquire with a lease that is long enough for a busy machine, if the lock has leases.
 fn acquire(lock: &Lock, mode: Mode) -> dlock_client::Acquire<'_> {
     match lock.lock_type() {
         LockType::Rw => lock.acquire(mode),
@@ -75,13 +75,13 @@ impl Kind {
         (self.lock)(client, self.name).unwrap()
     }
 
-    /// How a future takes it.
+    /// A future that takes a hold of this kind.
     fn wait(self, client: &Client, wait: Duration) -> Acquire {
         let lock = self.lock(client);
         Box::pin(async move { acquire(&lock, self.mode).wait(wait).await.map(drop) })
     }
 
-    /// How another client asks for it exclusively.
+    /// Another client's attempt to take the same lock exclusively.
     fn try_exclusive(self, client: &Client) -> Result<OwnedGuard, Error> {
         acquire(&self.lock(client), Exclusive).wait(No).owned()
     }
@@ -185,7 +185,7 @@ fn tasks_of_one_client_on_one_thread_count_without_losing_any() {
         let count = async |lock: Lock, shared: Arc<AtomicU64>| {
             for _ in 0..EACH {
                 let guard = acquire(&lock, Exclusive).wait(LONG).await.unwrap();
-                // a read and a write that only the lock makes one
+                // only the lock makes this read and this write one step
                 let seen = shared.load(SeqCst);
                 tokio::task::yield_now().await;
                 shared.store(seen + 1, SeqCst);
@@ -219,7 +219,7 @@ fn drop_while_waiting(fabric: dlock_client::FabricChoice, kind: &Kind, rounds: u
         let mut future = kind.wait(&a, LONG);
         let waker = Waker::from(Unpark::here());
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        // from "not begun" over "on its way" to "queued"
+        // by the round, the future has not begun, or is on its way, or is queued
         let spins = u64::from(round) * 40_000 / u64::from(rounds);
         let until = Instant::now() + Duration::from_nanos(spins * 25);
         while Instant::now() < until {
@@ -255,7 +255,7 @@ fn drop_while_waiting(fabric: dlock_client::FabricChoice, kind: &Kind, rounds: u
                 false
             }
         });
-        // and the client itself can take it anew
+        // the client whose future was dropped can take the lock anew, too
         assert_eq!(block_on(kind.wait(&a, LONG)), Ok(()), "{}", kind.name);
     }
 }
@@ -327,7 +327,8 @@ fn a_dropped_future_that_was_queued_behind_a_guard_of_its_own_client_lets_the_ne
         let mut second = Box::pin(acquire(&lock, Exclusive).wait(LONG).into_future());
         assert!(first.as_mut().poll(&mut context).is_pending());
         assert!(second.as_mut().poll(&mut context).is_pending());
-        // futures begin in their order: once this one has ended, they are queued
+        // futures begin in the order of their polls: once the third has ended, the first two are
+        // queued
         let third = acquire(&lock, Exclusive).wait(Duration::from_millis(1));
         assert_eq!(block_on(third).map(drop), Err(Error::TimedOut));
         drop(first);
@@ -356,7 +357,7 @@ fn a_guard_whose_lease_ended_before_its_future_was_polled_is_not_handed_out() {
         assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         first.unlock().unwrap();
         eventually(BOUND_S, "the grant is there", || unpark.1.load(SeqCst) > 0);
-        // until the lease is over: another client can take the lock
+        // another client gets the lock as soon as the lease of the grant is over
         let guard = acquire(&other, Exclusive).wait(LONG).guard().unwrap();
         assert_eq!(block_on(future).map(drop), Err(Error::Lost));
         guard.unlock().unwrap();
@@ -403,7 +404,7 @@ fn a_waiting_future_survives_a_reconnect_or_says_that_it_was_cut_off() {
             Ok(guard) => guard.unlock().unwrap(),
             Err(error) => assert_eq!(error, Error::Disconnected),
         }
-        // nothing of it is left
+        // the ended wait has left no hold and no place in the queue
         eventually(BOUND_S, "it is free", || acquire(&held, Exclusive).wait(No).guard().is_ok());
         block_on(acquire(&lock, Exclusive)).unwrap().unlock().unwrap();
     }

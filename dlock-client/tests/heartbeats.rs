@@ -15,13 +15,13 @@ use dlock_client::{ClientConfig, FabricChoice, LockType, Status};
 
 const HORIZON_S: u32 = 2;
 
-/// Not a test by itself: the primary that is stopped.
+/// Not a test by itself: the primary, in a child process that is stopped.
 #[test]
 fn child_that_serves_until_its_input_ends() {
     common::serve_as_child();
 }
 
-/// The heartbeats of its clients lie in its sockets when it goes on.
+/// When the primary goes on, its sockets contain the heartbeats that its clients sent meanwhile.
 #[test]
 fn a_primary_that_stood_still_beyond_the_horizon_ends_no_session() {
     let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
@@ -52,7 +52,7 @@ fn a_primary_that_stood_still_beyond_the_horizon_ends_no_session() {
     }
 }
 
-/// They are answered, and leave the heartbeat thread no pause.
+/// The failing calls are answered, too, and keep the control connection busy all the time.
 #[test]
 fn control_calls_that_fail_all_the_time_do_not_let_the_horizon_pass() {
     const THREADS: usize = 8;

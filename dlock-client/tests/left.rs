@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A lock whose release was not answered, or that was not claimed, and that the primary gives
-//! another id when it is got again: the client has one lock of each name, under its first id.
+//! A lock whose release was not answered, or that was not claimed, may have another id at the
+//! primary when the client gets it again. The client still has one lock of each name, under its
+//! first id.
 
 mod common;
 
@@ -11,14 +12,14 @@ use dlock_client::raw::Instance;
 use dlock_client::{ClientConfig, FabricChoice, LockId, LockType, Mode, Status::*, Wait};
 use dlock_server::{Server, ServerConfig};
 
-/// Not a test by itself: the primary that is stopped.
+/// Not a test by itself: the primary, in a child process that is stopped.
 #[test]
 fn child_that_serves_until_its_input_ends() {
     common::serve_as_child();
 }
 
-/// Half of all names have a hash that is no positive number: their ids are counted, and a lock of
-/// such a name that is made anew has another one.
+/// The beginning of names whose hash is not positive. The primary counts the ids of locks with such
+/// names, so a lock that is made anew has another id.
 const NAME: &str = "zzzzzzz1";
 
 fn name() -> String {
@@ -39,8 +40,8 @@ fn succeeded(port: u16, a: &Instance) -> Server {
     second
 }
 
-/// One that has an unanswered release of the old id behind it, holds the lock under its new id,
-/// and has claimed at a successor.
+/// A client with an unanswered release of its lock, which got the lock again, holds it, and has
+/// claimed it at a successor. The ids are those before and after the release.
 fn recovered(fabric: FabricChoice, kind: LockType) -> (Server, Instance, LockId, LockId) {
     let first = ChildPrimary::start("child_that_serves_until_its_input_ends");
     let port = first.port;
@@ -80,7 +81,8 @@ fn on_all(test: impl Fn(FabricChoice, LockType) + Sync) {
 fn a_hold_survives_the_next_reconnection_whatever_was_released_before_without_an_answer() {
     on_all(|fabric, kind| {
         let (second, a, _old, new) = recovered(fabric, kind);
-        assert_eq!(a.reinit("127.0.0.1"), Success); // the connection was lost for a moment
+        // as if the connection had been lost for a moment
+        assert_eq!(a.reinit("127.0.0.1"), Success);
         let port = second.local_addr().port();
         nobody_else_gets_it(port, fabric, kind, &a, new);
     });
@@ -102,8 +104,8 @@ fn own(port: u16, recovery_clients: u32) -> Server {
     server_at(port, config)
 }
 
-/// Nothing is released without an answer here: a lock that was not claimed at a successor is got
-/// anew there, under another id, as `unclaimed.rs` allows. The next successor is told of both.
+/// Here each release is answered. A lock that was not claimed at a successor is got anew there,
+/// under another id, as `unclaimed.rs` allows. Then the next successor hears of the lock.
 #[test]
 fn a_lock_that_was_got_anew_is_not_claimed_twice_at_the_next_successor() {
     on_all(|fabric, kind| {
@@ -112,7 +114,7 @@ fn a_lock_that_was_got_anew_is_not_claimed_twice_at_the_next_successor() {
         let port = first.local_addr().port();
         let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
         let a = Instance::init(&config, &ip).unwrap();
-        got(&a, "aaaaaaaaaaa", kind); // so that the counter goes another way
+        got(&a, "aaaaaaaaaaa", kind); // so that the ids are counted differently at the successor
         let old = got(&a, &name(), kind);
         assert_eq!(status(a.trylock(old, X, 600)), Success);
         drop(first);
@@ -120,7 +122,7 @@ fn a_lock_that_was_got_anew_is_not_claimed_twice_at_the_next_successor() {
         assert_eq!(a.reinit(&ip), Success);
         assert_eq!(a.reinit_done(), Success); // `update_all_locks` was left out
         let b = Instance::init(&config, &ip).unwrap();
-        // another client's lock takes the number
+        // locks of another client take the ids that were in use before
         let others = (0..).map(|i| format!("b{NAME}{i}")).filter(|name| hash(name) <= 0);
         for name in others.take(4) {
             got(&b, &name, kind);
@@ -144,7 +146,8 @@ fn a_lock_that_was_got_anew_is_not_claimed_twice_at_the_next_successor() {
     });
 }
 
-/// What an extend says of a hold that was lost: one of a read-write lock cannot be extended.
+/// The status of an extend of a hold that was lost. A hold of a read-write lock cannot be extended
+/// at all.
 fn lost(kind: LockType) -> dlock_client::Status {
     if kind == LockType::Rw {
         Invalid
@@ -153,7 +156,7 @@ fn lost(kind: LockType) -> dlock_client::Status {
     }
 }
 
-/// A lock object of a lock that was not claimed, whose id is another lock's at the successor.
+/// A lock object whose lock was not claimed, and whose id belongs to another lock at the successor.
 #[test]
 fn a_lock_object_never_stands_for_a_lock_of_another_name() {
     use dlock_client::{Client, Config};
@@ -173,7 +176,8 @@ fn a_lock_object_never_stands_for_a_lock_of_another_name() {
         assert_eq!(a.instance().reinit_done(), Success); // `update_all_locks` was left out
         let b = connect();
         let other = (0..).map(|i| format!("b{NAME}{i}")).find(|name| hash(name) <= 0).unwrap();
-        let _of_b = b.atomic_lock(other.as_str()).unwrap(); // has the number that `lock_a` had
+        // this lock has the id that `lock_a` had
+        let _of_b = b.atomic_lock(other.as_str()).unwrap();
         let of_b = b.atomic_lock(name()).unwrap();
         let _guard = of_b.acquire(Mode::Exclusive).lease(lease).wait(Wait::No).guard().unwrap();
         assert!(
@@ -188,7 +192,8 @@ fn a_lock_object_never_stands_for_a_lock_of_another_name() {
     }
 }
 
-/// Threads that operate on locks of their own hold their entries most of the time.
+/// Other threads operate on locks of their own, so the entries of these locks are in use most of
+/// the time.
 #[test]
 fn a_new_lock_is_got_after_a_failover_whatever_threads_do_with_other_locks() {
     for fabric in fabrics() {
@@ -223,7 +228,8 @@ fn a_new_lock_is_got_after_a_failover_whatever_threads_do_with_other_locks() {
     }
 }
 
-/// Half of all names have counted ids, and a successor counts from the start.
+/// The names have counted ids, and a successor counts from the start, so another lock may get the
+/// id of the first.
 #[test]
 fn another_lock_with_the_id_of_one_that_was_left_is_got_beside_it() {
     let names: Vec<_> =
@@ -253,7 +259,8 @@ fn another_lock_with_the_id_of_one_that_was_left_is_got_beside_it() {
     });
 }
 
-/// The primary has done the release, and gives the id to another name of the same hash.
+/// The primary has carried the release out, and gives the id to a lock with another name of the
+/// same hash.
 #[test]
 fn a_lock_that_has_got_the_id_of_one_that_was_left_is_not_released_with_it() {
     let (one, two) = ("aB", "b!");
@@ -281,7 +288,8 @@ fn a_lock_that_has_got_the_id_of_one_that_was_left_is_not_released_with_it() {
     });
 }
 
-/// Who repeats a batch that was not answered gets rid of all of it.
+/// A batch of releases that was not answered is repeated after the failover, and releases all of
+/// its locks.
 #[test]
 fn a_batch_release_after_a_failover_releases_what_was_left_and_the_others() {
     on_all(|fabric, kind| {
@@ -299,7 +307,7 @@ fn a_batch_release_after_a_failover_releases_what_was_left_and_the_others() {
     });
 }
 
-/// The successor would keep it for a client that has released it.
+/// A claim would make the successor keep the lock for a client that has released it.
 #[test]
 fn a_lock_that_was_left_is_not_claimed() {
     let (one, two) = ("aB", "b!");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Coming, coming back, leaving, and vanishing.
+//! How clients join a primary, come back, leave, and vanish.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn what_cannot_be_reached_has_its_code() {
         init(&ClientConfig { device: Some("nodev".into()), ..good.clone() }, "127.0.0.1"),
         Error
     );
-    // No port has this address: that matters only where there are ports.
+    // No port of a device has this address. Without a device, the address is ignored.
     let strange = ClientConfig { eid: [9; 16], ..good };
     match common::on_verbs() || common::on_sealed() {
         true => assert_eq!(init(&strange, "127.0.0.1"), Error),
@@ -46,7 +46,7 @@ fn what_cannot_be_reached_has_its_code() {
     }
 }
 
-/// A peer that answers the first bytes it gets with these, and closes the connection.
+/// A peer that answers the first bytes that it gets with `answer`, and closes the connection.
 fn answering(answer: &'static [u8]) -> (SocketAddr, thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -89,7 +89,7 @@ fn a_forced_executor_that_is_not_offered_is_an_error_and_auto_takes_the_other() 
         let init = |fabric| Instance::init(&config(addr, fabric), "127.0.0.1");
         let off = FabricChoice::Only(off);
         assert_eq!(init(off).map(|_| ()).unwrap_err(), Error, "{off}");
-        // the environment names the one that is taken for `auto`
+        // with sealed primaries, `auto` takes no other fabric
         let is_first = |other: &FabricChoice| {
             *other != off && (!common::on_sealed() || *other == FabricChoice::Sealed)
         };
@@ -222,7 +222,8 @@ const HELD_BY_CHILD: [(&str, LockType, dlock_client::Mode); 4] = [
 fn a_killed_process_gives_back_what_it_held() {
     for fabric in fabrics() {
         let grace = Some(Duration::from_millis(100));
-        // over tcp nothing proves that a process has ended: its leases would last
+        // over tcp there is no proof that a process has ended, so without this its leases would
+        // last
         let orphans = Orphans::Grace;
         let config = ServerConfig { absent_grace: grace, orphans, ..Default::default() };
         let server = server_with(config);
@@ -241,7 +242,7 @@ fn a_killed_process_gives_back_what_it_held() {
             let result = status(a.trylock(id, X, 5));
             assert_ne!(result, Success, "{lock_type:?} is held by the child");
             if lock_type == LockType::Fair {
-                assert_eq!(status(a.unlock(id)), Success); // the ticket
+                assert_eq!(status(a.unlock(id)), Success); // gives the ticket of the attempt up
             }
         }
         child.kill().unwrap();
@@ -286,7 +287,7 @@ fn a_lease_that_ended_can_be_taken_over_and_its_holder_is_told() {
         assert_eq!(status(a.trylock(id, X, 1)), Success);
         common::eventually(60, "the lease ends", || match status(b.lock(id, X, 30)) {
             Success => true,
-            Fail => false, // a busy machine: 5 s were not enough
+            Fail => false, // on a busy machine a call may end before it gets the lock
             other => panic!("{other}"),
         });
         assert_eq!(status(a.unlock(id)), Fail, "it was lost");
@@ -352,7 +353,7 @@ fn a_reinit_takes_the_session_from_under_running_operations() {
             let waited = waiter.join().unwrap();
             assert!(matches!(waited, BadResponse | Again), "{waited}");
         });
-        // a ticket may be left, and is given up then
+        // if the client still has a ticket, this gives it up
         assert!(matches!(status(a.unlock(contended)), Success | AlreadyUnlocked));
         for id in ids {
             while status(a.unlock(id)) != AlreadyUnlocked {}
@@ -409,7 +410,7 @@ fn a_recovering_primary_learns_what_its_clients_hold() {
         for id in [atomic, rw] {
             assert_eq!(status(a.unlock(id)), Success);
         }
-        // a primary may refuse claims on fair holds: the holder is told then
+        // a primary may refuse to take a fair hold over; then it tells the holder
         let told = status(a.extend(fair, X, 0));
         assert!(matches!(told, Success | Fail), "{told:?}");
         assert_eq!(status(a.unlock(fair)), if told == Fail { AlreadyUnlocked } else { Success });
@@ -421,7 +422,8 @@ fn a_recovering_primary_learns_what_its_clients_hold() {
     }
 }
 
-/// Passes everything on to `primary`; what it has connected can be cut, for both ends.
+/// A proxy before `primary`; returns its address, and the sockets of its connections, to cut them
+/// at both ends.
 fn middlebox(primary: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<TcpStream>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -441,7 +443,8 @@ fn middlebox(primary: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<TcpStream>>>) {
     (addr, passed)
 }
 
-/// It cannot be told without a horizon; but it sees the end of its connections itself.
+/// Without a horizon, the client does not learn from the primary that its session has ended. It
+/// notices the end of its connections by itself.
 #[test]
 fn a_client_whose_connections_were_cut_does_not_go_on_with_a_lock_without_a_lease() {
     let grace = Some(Duration::from_millis(100));
@@ -476,7 +479,7 @@ fn a_hold_past_its_horizon_is_lost_at_a_successor() {
     let config = ServerConfig { bind, recovery_clients: 1, ..Default::default() };
     let second = common::server_at(port, config);
     assert_eq!(a.reinit(ip), Success);
-    // the predecessor may have given it to another client
+    // the predecessor may have given the lock to another client
     assert_eq!(query(), BadResponse);
     assert_eq!(status(a.trylock(rw, X, 60)), BadResponse, "a re-entry");
     assert_eq!(a.update_all_locks(), Success);
@@ -487,8 +490,8 @@ fn a_hold_past_its_horizon_is_lost_at_a_successor() {
     drop(second);
 }
 
-/// Without a horizon a client goes on believing in a lock that the primary has ended meanwhile,
-/// but what a batch tells when its client has come back knows of it.
+/// Without a horizon, a client does not know that the primary has ended a hold meanwhile. A batch
+/// that was under way then, and ends once the client is back, must not report the hold as lasting.
 #[test]
 fn a_batch_under_way_does_not_tell_a_hold_that_ended_while_its_client_was_away() {
     let grace = Some(Duration::from_millis(50));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `Mutex`: re-entrant for its thread, in order among the threads of a program, exclusive among
-//! programs, and no silence after a loss.
+//! programs. Its loss is reported.
 
 mod common;
 
@@ -13,14 +13,14 @@ use dlock_client::{Error, Mutex, Wait};
 
 const SOON: Duration = Duration::from_millis(50);
 
-/// Waits until the thread that `threads` counts is about to lock.
+/// Waits until so many threads are about to lock, and gives the last one time to wait.
 fn until(counter: &AtomicU32, threads: u32) {
     let end = Instant::now() + Duration::from_secs(20);
     while counter.load(Ordering::SeqCst) < threads {
         assert!(Instant::now() < end, "a thread does not start");
         thread::sleep(Duration::from_millis(1));
     }
-    thread::sleep(SOON); // it waits by now, most likely
+    thread::sleep(SOON); // the thread most likely waits by now
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_thread_may_lock_again_and_others_wait_for_its_last_guard() {
         let inner = same.lock().unwrap();
         assert_eq!(outer.token(), inner.token(), "one hold");
         assert!(outer.token().is_some());
-        // of the same program, and of another one
+        // another thread of the program, and another program, cannot lock
         thread::scope(|scope| {
             let mine = &mine;
             scope.spawn(move || {
@@ -114,7 +114,7 @@ fn after_a_loss_nothing_goes_on_silently() {
         let mutex = user.mutex("lost").unwrap();
         let outer = mutex.lock().unwrap();
         let inner = mutex.lock().unwrap();
-        // what ends a hold from elsewhere
+        // ends the hold without the mutex
         let (_, id) = user.instance().get_lock(dlock_client::LockDesc {
             name: b"lost".to_vec(),
             lock_type: dlock_client::LockType::Fair,

@@ -21,14 +21,16 @@ use common::{fabrics, name, on_verbs, server, signal};
 use dlock_client::{Error, FabricChoice};
 
 const TYPES: [&str; 4] = ["atomic", "rw", "rw_leased", "fair"];
-/// The lease, or the horizon, of the next writer: it lasts until that ends, also on a slow machine.
+/// The lease, or the horizon, of the second writer: long enough for its whole part of the test,
+/// also on a slow machine.
 const LEASE_NEXT_S: &str = "60";
-/// A writer is started again that does not get the lock: on an emulated device a session may take
-/// longer to begin than its horizon.
+/// How often a writer that does not get the lock is started: on an emulated device, a session may
+/// take longer to begin than its horizon.
 const STARTS_MAX: usize = 5;
 
-/// The seconds of the lease, or of the horizon, of a writer that is stopped for three times as
-/// long; and the trials that are under way at the same time. A device is mostly emulated, and slow.
+/// The seconds of the lease, or of the horizon, of the first writer, which is stopped for three
+/// times as long; and the number of trials at the same time. A device is usually emulated, and
+/// slow.
 fn pace() -> (u64, usize) {
     match on_verbs() {
         true => (3, 4),
@@ -71,7 +73,7 @@ impl Process {
 
     fn hears(&mut self) -> String {
         let said = self.lines.by_ref().map(|line| line.expect("it says something"));
-        // but for what the test harness says of a test that takes long
+        // skips the lines of the test harness about tests that take long
         let mut said = said.filter(|line| !line.starts_with("test "));
         said.next().expect("it says something")
     }
@@ -81,7 +83,7 @@ impl Process {
         self.hears()
     }
 
-    /// Its input ends, so that it unlocks; what it says of that.
+    /// Ends the input of the process, so that it unlocks; returns its line about that.
     fn ends(&mut self) -> String {
         self.input = None;
         self.hears()
@@ -121,7 +123,7 @@ fn trial(socket: &str, folder: &Path, port: u16, fabric: FabricChoice, lock: &st
     assert_eq!(late.writes("late"), format!("refused: {old} is older than {new}"), "{key}");
     let told = late.ends();
     match lock {
-        // its session is over with its horizon
+        // this lock has no lease, so the hold is over with the session
         "rw" => assert_ne!(told, "unlocked", "{key}"),
         _ => assert_eq!(told, Error::Lost.to_string(), "{key}"),
     }
@@ -143,9 +145,10 @@ fn a_late_write_is_refused_by_its_token() {
     assert_eq!(store.hears(), "serves");
     let server = server();
     let port = server.local_addr().port();
-    // without a lease a client that can write to the lock's memory keeps the lock while it is there
+    // a client that can write to the memory keeps a lock without a lease as long as its process
+    // lives
     let ends = |(fabric, lock): &(FabricChoice, &str)| *lock != "rw" || name(*fabric) != "shm";
-    // beside a device the others are as they are without one
+    // with a device, only its own fabric is tried: the others are tried without one
     let is_meant = |fabric: &FabricChoice| !on_verbs() || name(*fabric) == "verbs";
     let mut todo: Vec<_> = fabrics()
         .into_iter()
@@ -167,7 +170,7 @@ fn a_late_write_is_refused_by_its_token() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The value of a write that has failed may be there all the same.
+/// A write that has failed may still have replaced the value, so its token counts.
 #[test]
 fn a_write_that_fails_keeps_older_ones_out() {
     let folder = std::env::temp_dir().join(format!("dlock-fails-{}", std::process::id()));
@@ -184,7 +187,8 @@ fn a_write_that_fails_keeps_older_ones_out() {
     };
     assert_eq!(put("key 4 first"), "stored");
     fs::remove_file(values.join("key")).unwrap();
-    fs::create_dir(values.join("key")).unwrap(); // in place of which no file comes
+    // no file can replace a folder, so the next write fails
+    fs::create_dir(values.join("key")).unwrap();
     assert!(put("key 6 second").starts_with("failed: "));
     fs::remove_dir(values.join("key")).unwrap();
     assert_eq!(put("key 5 late"), "refused: 5 is older than 6");

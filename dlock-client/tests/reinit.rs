@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A reinit that fails leaves the session as it was, wherever it failed.
+//! A reinit that fails, at whichever message, leaves the session as it was.
 
 mod common;
 
@@ -18,7 +18,7 @@ use Status::*;
 /// More messages than a reinit exchanges.
 const MESSAGES_MAX: usize = 12;
 
-/// Not a test by itself: the primary that is stopped.
+/// Not a test by itself: the primary, in a child process that is stopped.
 #[test]
 fn child_that_serves_until_its_input_ends() {
     common::serve_as_child();
@@ -28,25 +28,25 @@ fn primary() -> Arc<ChildPrimary> {
     Arc::new(ChildPrimary::start("child_that_serves_until_its_input_ends"))
 }
 
-/// Messages of a reinit: `Reinit`, `Attach`, a heartbeat, and the answers.
+/// The number of messages of a reinit: `Reinit`, `Attach`, a heartbeat, and their answers.
 const REINIT_MESSAGES: usize = 6;
 
-/// What is done at one message of all that pass.
+/// The act of a [`Proxy`] at one of the messages.
 enum At {
-    /// It is lost, with its connection.
+    /// The message is lost, and its connection ends.
     Cut,
-    /// This, and then it is passed on.
+    /// This is called; then the message is passed on.
     Act(Box<dyn Fn() + Send + Sync>),
 }
 
-/// Passes what comes for a primary on, and does something at the message of one number.
+/// A proxy before a primary, which passes messages on, and acts at the message with one number.
 struct Proxy {
     ip: IpAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// `usize::MAX`: nothing is done any more.
+    /// The number of the message at which the proxy acts; `usize::MAX`: at none.
     at: AtomicUsize,
     what: At,
     messages: AtomicUsize,
@@ -57,7 +57,7 @@ struct Shared {
 impl Proxy {
     fn start(port: u16, at: usize, what: At) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
-        // an address of this process's own, and of this proxy's
+        // a loopback address for this process and this proxy alone
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let number = STARTED.fetch_add(1, Ordering::Relaxed) as u8;
         let ip = Ipv4Addr::new(127, a << 4 | 0x80 | number, b, c);
@@ -87,7 +87,7 @@ impl Proxy {
         Self { ip: ip.into(), shared }
     }
 
-    /// Whether the message has come. If not, the ones to come pass.
+    /// Whether the message has come. From now on, all messages pass.
     fn was_there(&self) -> bool {
         self.shared.at.store(usize::MAX, Ordering::Relaxed);
         self.shared.was_there.load(Ordering::Relaxed)
@@ -111,12 +111,14 @@ impl Shared {
             }
         }
         for stream in [from, to] {
-            let _ = stream.shutdown(Shutdown::Both); // it may have ended
+            // a connection that has ended already is fine, too
+            let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// A client with everything that a session may have: a hold, a lock, a conflict.
+/// A client `a` with holds, with and without a lease, and with a lock that it does not hold; and
+/// another client, which wants one of the holds.
 struct Old {
     a: Instance,
     held: LockId,
@@ -129,7 +131,8 @@ impl Old {
     fn new(primary: &ChildPrimary, fabric: FabricChoice) -> Self {
         let join = || Instance::init(&primary.config(fabric), "127.0.0.1").unwrap();
         let (a, other) = (join(), join());
-        let held = got(&a, "held", LockType::Rw); // without a lease: nothing of it lasts by itself
+        // a hold without a lease lasts only as long as the session
+        let held = got(&a, "held", LockType::Rw);
         let free = got(&a, "free", LockType::Fair);
         let leased = got(&a, "leased", LockType::Atomic);
         got(&other, "held", LockType::Rw);
@@ -139,7 +142,7 @@ impl Old {
         Self { a, held, leased, free, other }
     }
 
-    /// The session is served, and has what it had.
+    /// Checks that the session is served, and still has its holds.
     fn works(&self, when: &str) {
         let Self { a, held, leased, free, other } = self;
         for _ in 0..20 {
@@ -153,7 +156,7 @@ impl Old {
         assert_eq!(a.release_lock(another), Success, "{when}");
     }
 
-    /// All of it was and is the client's.
+    /// Checks that the client still has its holds, and ends both clients.
     fn ends(self) {
         assert_eq!(status(self.a.unlock(self.held)), Success);
         assert_eq!(status(self.other.trylock(self.held, X, 600)), Success);
@@ -178,7 +181,7 @@ fn a_connection_that_is_lost_during_a_reinit_leaves_the_session_as_it_was() {
             let result = old.a.reinit(&proxy.ip.to_string());
             let when = format!("{fabric:?}, message {at}: {result}");
             let was_there = proxy.was_there();
-            // what the session that has come writes again follows the last message of the reinit
+            // the new session repeats its ledger writes after the last message of the reinit
             let is_after = result == Success && at >= REINIT_MESSAGES;
             if is_after && was_there {
                 assert_eq!(old.a.reinit("127.0.0.1"), Success, "{when}");
@@ -214,7 +217,7 @@ fn a_primary_that_stops_during_a_reinit_goes_on_with_the_session_as_it_was() {
                     assert!(start.elapsed() < Duration::from_secs(100));
                     assert!(proxy.was_there());
                     let when = format!("{fabric:?}, message {at}: {result}");
-                    // the last message is the one that it waits for
+                    // a reinit waits for its first four messages
                     assert!(result != Success || at + 1 >= 4, "{when}");
                     primary.thaw();
                     old.works(&when);
@@ -241,7 +244,7 @@ fn a_wait_goes_on_through_a_reinit_that_fails() {
             let wait = scope.spawn(|| {
                 wanted.acquire(Mode::Exclusive).lease(LEASE).wait(LEASE).guard().map(drop)
             });
-            // for it to be queued; right without it, too
+            // gives the waiter time to queue; the test is right without that, too
             thread::sleep(Duration::from_millis(200));
             for at in [0, 1] {
                 let proxy = Proxy::start(primary.port, at, At::Cut);

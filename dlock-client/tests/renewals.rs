@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Leases that the library renews, on real fabrics: a hold lasts as long as its guard, also over a
-//! failover, and no longer; one that cannot be renewed is lost before its lease ends.
+//! Leases that the library renews, on real fabrics. A hold lasts exactly as long as its guard, also
+//! over a failover. A hold that cannot be renewed is reported as lost before its lease ends.
 
 mod common;
 
@@ -17,10 +17,10 @@ use common::{client, eventually, fabrics, server, S, X};
 use dlock_client::{Client, Config, Error, FabricChoice, LockType, Mode, Renew, Wait};
 
 const LEASE: Duration = Duration::from_secs(3);
-/// Longer than such a lease can last without a renewal.
+/// Longer than a lease of [`LEASE`] can last without a renewal.
 const LONGER: Duration = Duration::from_millis(3_500);
 
-/// What can be renewed.
+/// The holds that can be renewed.
 const KINDS: [(LockType, Mode); 3] =
     [(LockType::Atomic, X), (LockType::Fair, X), (LockType::Fair, S)];
 
@@ -83,16 +83,16 @@ fn a_hold_is_renewed_until_its_guard_ends_and_no_longer() {
         let mut guard = held.acquire(mode).lease(LEASE).renew(Renew::new()).guard().unwrap();
         let begun = Instant::now();
         while begun.elapsed() < LONGER {
-            // calls of the program, and renewals, do not disturb each other
+            // calls of the program do not disturb the renewals, nor the reverse
             guard.check().unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!guard.is_known_lost(), "{name}");
             thread::sleep(Duration::from_millis(1));
         }
-        thread::sleep(LONGER); // without any call
+        thread::sleep(LONGER); // the renewals go on without any call of the program
         assert!(!is_free(&other, name, lock_type), "{name}: it is held");
         guard.unlock().unwrap();
         eventually(60, "it is released", || is_free(&other, name, lock_type));
-        // the next hold was not asked to be renewed
+        // the next hold is taken without renewals
         let guard = held.acquire(mode).lease(LEASE).guard().unwrap();
         thread::sleep(LONGER);
         eventually(60, "its lease is over", || is_free(&other, name, lock_type));
@@ -146,7 +146,7 @@ fn what_has_no_lease_is_not_renewed() {
     assert!(matches!(refused, Err(Error::Invalid(_))));
 }
 
-/// A renewal falls due while the primary is gone, which is for less than the lease.
+/// The primary is gone for less than the lease, and a renewal is due meanwhile.
 #[test]
 fn a_renewal_goes_on_over_failovers() {
     const LEASE: Duration = Duration::from_secs(6);
@@ -207,7 +207,8 @@ fn a_future_that_is_renewed_stays_held() {
     }
 }
 
-/// The driver ends the acquires of futures, so it may wait for none when it begins a renewal.
+/// The driver carries the acquires of futures out, so it must not wait for one of them when it
+/// begins a renewal.
 #[test]
 fn futures_that_share_a_renewed_hold_do_not_stop_the_driver() {
     let server = server();
@@ -245,7 +246,7 @@ fn a_grant_that_its_program_takes_late_is_renewed_from_the_grant_on() {
         let mut context = Context::from_waker(Waker::noop());
         assert!(future.as_mut().poll(&mut context).is_pending(), "{name}: it waits");
         before.unlock().unwrap();
-        thread::sleep(2 * LONGER); // the program does something else
+        thread::sleep(2 * LONGER); // the program does not poll its future meanwhile
         assert!(!is_free(&other, name, lock_type), "{name}: it is held");
         let Poll::Ready(guard) = future.as_mut().poll(&mut context) else {
             panic!("{name}: it was granted long ago");
@@ -255,8 +256,8 @@ fn a_grant_that_its_program_takes_late_is_renewed_from_the_grant_on() {
     });
 }
 
-/// A thread that does not come back to its guard keeps the other threads of its program out no
-/// longer than it keeps other programs out.
+/// A guard whose lease is over keeps neither other programs nor other threads of its own program
+/// out.
 #[test]
 fn a_guard_that_outlives_its_lease_keeps_no_other_guard_of_its_client_out() {
     const SHORT: Duration = Duration::from_millis(500);

@@ -76,7 +76,7 @@ fn each_client_does_what_its_rules_give_and_is_denied_the_rest() {
     assert_eq!(writer.object_get(b"counts/1", Lease::secs(100)), Ok(object));
     assert_eq!(writer.faa(object, 1), Ok(7));
     assert_eq!(writer.object_create(b"orders/1", Lease::secs(100), 7), Err(Denied));
-    // what it holds when its rule is gone it may give back, and not take again
+    // without its rule, a client may give its holds back, but not take or extend them
     server.set_rules(vec![rule("reader", "", &ALL)]).unwrap();
     assert_eq!(status(writer.extend(of_writer, X, 200)), Denied);
     assert_eq!(writer.faa(object, 1), Err(Denied));
@@ -88,7 +88,7 @@ fn each_client_does_what_its_rules_give_and_is_denied_the_rest() {
 #[test]
 fn shared_memory_is_offered_to_who_may_do_everything_alone() {
     if common::on_verbs() {
-        return; // there is none
+        return; // a primary on a device offers no shared memory
     }
     let ca = Ca::new("ours");
     let server = ruled(&ca, vec![rule("some", "s/", &ALL), rule("all", "", &ALL)]);
@@ -99,7 +99,7 @@ fn shared_memory_is_offered_to_who_may_do_everything_alone() {
     assert!(init(addr, ca.tls("some"), FabricChoice::from(dlock_client::FabricKind::Shm)).is_err());
     let lock = got(&all, "s/1", LockType::Rw);
     assert_eq!(status(all.trylock(lock, X, 100)), Success);
-    // a client that has the memory, and may not do everything any more, is removed
+    // a client that maps the memory is removed when it may no longer do everything
     server.set_rules(vec![rule("some", "s/", &ALL), rule("all", "s/", &ALL)]).unwrap();
     eventually(60, "its chains are refused", || status(all.unlock(lock)) != Success);
 }
@@ -150,7 +150,7 @@ fn a_certificate_that_is_rotated_under_load_loses_no_lock() {
             thread::spawn(move || {
                 let id = got(&worker, &format!("of {n}"), LockType::Fair);
                 while !stop.load(Ordering::Relaxed) {
-                    // an answer that a reinit has cut off is asked for again
+                    // a call whose answer a reinit has cut off is repeated
                     let until = |act: &dyn Fn() -> Status, ends: [Status; 2]| loop {
                         match act() {
                             BadResponse => {}
@@ -165,7 +165,7 @@ fn a_certificate_that_is_rotated_under_load_loses_no_lock() {
         })
         .collect();
     for _ in 0..5 {
-        // a new certificate for the client, the old ones are revoked; a new one for the primary
+        // client and primary get new certificates, and the old ones of the client are revoked
         ca.issue("worker");
         let fresh = ca.last_serial();
         worker_tls.reload().unwrap();

@@ -83,8 +83,8 @@ fn locks_of_all_kinds_batches_and_objects_work_and_exclude() {
     assert_eq!((a.deinit(), b.deinit()), (Success, Success));
 }
 
-/// A waiter sleeps on the completion channel until the grant comes, and hears of it when the
-/// holder's process, here its session, is gone.
+/// A waiter sleeps on the completion channel. It wakes at the grant, when the holder gives the lock
+/// back or its session ends.
 #[test]
 fn a_waiter_is_granted_what_a_holder_gives_back_or_leaves_behind() {
     let ca = Ca::new("ours");
@@ -99,7 +99,8 @@ fn a_waiter_is_granted_what_a_holder_gives_back_or_leaves_behind() {
             assert_eq!(status(holder.trylock(held, X, 1_000)), Success, "{name}");
             thread::scope(|scope| {
                 let waits = scope.spawn(|| status(waiter.lock(wanted, X, 100)));
-                thread::sleep(Duration::from_millis(300)); // it is queued by then, or tries
+                // the waiter is queued by then, or still tries
+                thread::sleep(Duration::from_millis(300));
                 match leaves {
                     true => assert_eq!(holder.deinit(), Success),
                     false => assert_eq!(status(holder.unlock(held)), Success),
@@ -111,8 +112,8 @@ fn a_waiter_is_granted_what_a_holder_gives_back_or_leaves_behind() {
     }
 }
 
-/// One path is read by one thread for all, and written by each; with more under way than there is
-/// credit for.
+/// All threads of a client send on one path, and one of them reads for all. More requests are under
+/// way than there is credit for.
 #[test]
 fn many_threads_share_one_path() {
     let ca = Ca::new("ours");
@@ -142,8 +143,8 @@ fn auto_takes_shared_memory_where_it_may_and_else_the_sealed_path() {
     assert!(init(off.local_addr(), ca.tls("a"), SEALED).is_err());
 }
 
-/// Asked for in so many words, one-sided verbs are there for those who may do everything, and
-/// the sealed path for the others.
+/// With `VerbsUse::OneSided`, clients that may do everything can use one-sided verbs, and other
+/// clients the sealed path.
 #[test]
 fn one_sided_verbs_are_for_those_who_may_do_everything() {
     let ca = Ca::new("ours");
@@ -165,8 +166,8 @@ fn one_sided_verbs_are_for_those_who_may_do_everything() {
         assert_eq!(status(all.unlock(of_all)), Success);
     }
     assert_eq!(some.get_lock(desc("t/1", LockType::Atomic)).0, Denied);
-    // who has the memory, and may not do everything any more, is removed; over the sealed path the
-    // primary refuses what is not allowed
+    // a client over one-sided verbs is removed when it may no longer do everything; for one over
+    // the sealed path, the primary refuses the calls that it may not make
     server.set_rules(vec![rule("some", "t/"), rule("all", "t/")]).unwrap();
     eventually(60, "it is removed", || status(all.trylock(of_all, X, 100)) != Success);
     assert_eq!(status(some.trylock(of_some, X, 100)), Denied);
@@ -185,7 +186,7 @@ fn a_revoked_certificate_ends_the_sealed_session() {
     let server = Server::start(ServerConfig { port: 0, tls, verbs, ..ServerConfig::default() });
     let server = server.expect("the primary starts");
     let (good, bad) = (join(&server, ca.tls("good")), join(&server, ca.tls("bad")));
-    // without a lease that could end by itself
+    // a lock of this type has no lease that could end by itself
     let (of_good, of_bad) = (got(&good, "l", LockType::Rw), got(&bad, "l", LockType::Rw));
     assert_eq!(status(bad.trylock(of_bad, X, 8)), Success);
     assert_eq!(status(good.trylock(of_good, X, 8)), Fail);
@@ -232,7 +233,7 @@ fn a_client_finds_the_successor_and_keeps_what_it_holds() {
     assert_eq!(status(other.trylock(of_other, X, 10)), Success);
 }
 
-/// What is under way when the primary ends is answered at once, not at the deadline.
+/// When the primary ends, calls under way end at once, not at their deadline.
 #[test]
 fn the_end_of_the_primary_is_noticed_by_who_waits() {
     let ca = Ca::new("ours");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Leases shorter than a second, on real fabrics, also on a lock that others take by the C API,
-//! whose leases are whole seconds.
+//! Leases shorter than a second, on real fabrics. Other clients take the same lock by the C API,
+//! with leases of whole seconds.
 
 mod common;
 
@@ -30,8 +30,8 @@ fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
     .unwrap()
 }
 
-/// The ends of two leases differ by as much as the leases do, and less only by what passes between
-/// the two acquires: rounded to seconds they would be 59 s apart.
+/// Two leases of 0.25 s and 60 s end at least 59.75 s apart. Rounded to seconds, the distance would
+/// be 59 s.
 #[test]
 fn a_lease_is_not_rounded_to_seconds() {
     let server = server();
@@ -45,7 +45,7 @@ fn a_lease_is_not_rounded_to_seconds() {
             let second = held(&long, 60_000).unwrap();
             let apart_ms = second.lease_end_ms().unwrap() - first.lease_end_ms().unwrap();
             assert!(apart_ms >= 59_750 - 63, "{fabric:?} {lock_type:?}: {apart_ms}");
-            // by half a second more, of which seconds know nothing
+            // the extension is less than a second, so it would be lost in whole seconds
             let before_ms = first.lease_end_ms().unwrap();
             first.extend(Duration::from_millis(750)).unwrap();
             assert!(first.lease_end_ms().unwrap() >= before_ms + 500 - 63);
@@ -56,7 +56,7 @@ fn a_lease_is_not_rounded_to_seconds() {
     }
 }
 
-/// A machine may be too busy for one of such leases; then the hold is lost, and taken anew.
+/// A busy machine may miss a renewal of so short a lease; then the hold is lost, and taken anew.
 #[test]
 fn a_short_lease_is_renewed_many_times() {
     let server = server();
@@ -75,7 +75,7 @@ fn a_short_lease_is_renewed_many_times() {
     }
 }
 
-/// Holds the lock that its parent names, until it is killed.
+/// Not a test by itself: a child that holds the lock named by its parent, until it is killed.
 #[test]
 fn child_that_holds() {
     let Ok(job) = std::env::var("DLOCK_TEST_HOLD") else { return };
@@ -94,7 +94,8 @@ fn child_that_holds() {
     }
 }
 
-/// A connection that ends proves nothing of its process: what is waited for is the lease.
+/// The end of a connection does not prove that the process has ended, so the waiter gets the lock
+/// when the lease is over.
 #[test]
 fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
     let server = server();
@@ -116,7 +117,7 @@ fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
                 let guard = lock.acquire(X).lease(SHORT).wait(Wait::Forever).guard();
                 guard.map(|_| Instant::now())
             });
-            thread::sleep(3 * SHORT); // it is renewed meanwhile
+            thread::sleep(3 * SHORT); // the holder renews its lease meanwhile
             let killed = Instant::now();
             holder.kill().unwrap();
             holder.wait().unwrap();
@@ -127,7 +128,7 @@ fn a_short_lease_of_a_killed_client_is_taken_over_by_one_that_waits() {
     }
 }
 
-/// Some of the holders vanish, so that their lease ends the hold.
+/// Some holders vanish; then the end of the lease ends their hold.
 #[test]
 fn clients_with_leases_of_seconds_and_shorter_ones_exclude_each_other() {
     const ROUNDS: usize = 12;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client whose CLOCK_BOOTTIME is not that of its primary, which is on the same host: a process
-//! in another time namespace, as containers have them.
+//! A client in another time namespace, as in a container: its CLOCK_BOOTTIME differs from that of
+//! its primary on the same host.
 
 mod common;
 
@@ -20,14 +20,14 @@ const PORT: &str = "DLOCK_TEST_PORT_OF_PARENT";
 const TYPES: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 /// Seconds by which the namespace is ahead.
 const AHEAD_S: u64 = 100_000;
-/// A lease that no test sees the end of.
+/// A lease that is longer than every test.
 const LONG_S: u32 = 600;
-/// A lease whose end is waited for.
+/// A lease that ends during a test.
 const SHORT_S: u32 = 2;
-/// Holds of each side under contention.
+/// The turns of each client in [`contend`].
 const TURNS: usize = 100;
 
-/// A client in another time namespace; its process ends with this.
+/// A client in another time namespace; its process ends when this is dropped.
 struct Elsewhere {
     child: Child,
     input: Option<ChildStdin>,
@@ -35,7 +35,8 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// `None`: this system permits no time namespace, which is said.
+    /// Starts the client; `None`: this system permits no time namespace, and a line of output says
+    /// so.
     fn start(server: &Server, fabric: FabricChoice) -> Option<Self> {
         let ahead = AHEAD_S.to_string();
         let mut child = Command::new("unshare")
@@ -60,7 +61,7 @@ impl Elsewhere {
         Some(elsewhere)
     }
 
-    /// What it answers; `None`: it has ended.
+    /// The next answer of the client; `None`: its process has ended.
     fn answer(&mut self) -> Option<String> {
         let mut lines = self.output.by_ref().map_while(Result::ok);
         lines.find_map(|line| line.strip_prefix("says ").map(str::to_string))
@@ -83,8 +84,8 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Not a test by itself: the client elsewhere. Each line that it reads is `try`, `hold` or
-/// `contend`, and the name of a lock.
+/// Not a test by itself: the client in the other time namespace. Each line that it reads is `try`,
+/// `hold` or `contend`, and the name of a lock.
 #[test]
 fn child_that_does_as_its_parent_says() {
     let Ok(port) = std::env::var(PORT) else { return };
@@ -99,7 +100,7 @@ fn child_that_does_as_its_parent_says() {
         let says = match what {
             "try" => {
                 let status = status(client.trylock(id, X, LONG_S));
-                client.unlock(id); // a ticket is given up
+                client.unlock(id); // gives the hold, or the ticket, up
                 status
             }
             "hold" => status(client.trylock(id, X, SHORT_S)),
@@ -109,7 +110,7 @@ fn child_that_does_as_its_parent_says() {
     }
 }
 
-/// Takes the lock again and again; the file at this path exists while it is held.
+/// Takes the lock again and again. The file at this path exists while a client holds the lock.
 fn contend(client: &Instance, id: LockId, inside: &Path) -> Status {
     for turn in 0..TURNS {
         let taken = match turn % 2 {
@@ -132,7 +133,7 @@ fn contend(client: &Instance, id: LockId, inside: &Path) -> Status {
     Done
 }
 
-/// Every fabric, and what `auto` makes of them.
+/// Every fabric, and `auto`.
 fn all() -> Vec<FabricChoice> {
     fabrics().into_iter().chain([FabricChoice::Auto]).collect()
 }

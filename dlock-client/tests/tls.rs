@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients that speak TLS: everything they do over tcp, and what becomes of those that may not.
+//! Clients with TLS over tcp: all their calls, and the clients that are refused.
 
 #[path = "../../dlock-server/tests/common/certs.rs"]
 mod certs;
@@ -61,7 +61,7 @@ fn locks_of_all_kinds_batches_and_objects_work_and_exclude() {
     assert_eq!((a.deinit(), b.deinit()), (Success, Success));
 }
 
-/// One connection is read by one thread for all, and written by each.
+/// All threads of a client send on one connection, and one of them reads for all.
 #[test]
 fn many_threads_share_one_connection() {
     let ca = Ca::new("ours");
@@ -85,7 +85,7 @@ fn who_has_no_or_another_certificate_is_refused_and_the_primary_serves_on() {
         let refused = Instance::init(&config(addr, tls), &addr.ip().to_string());
         assert_eq!(refused.map(drop), Err(Status::Error));
     }
-    // a client with TLS at a primary without
+    // a client with TLS at a primary without TLS
     let plain = server_at(0, ServerConfig::default());
     let at = plain.local_addr();
     let refused = Instance::init(&config(at, TlsUse::With(ca.tls("a"))), &at.ip().to_string());
@@ -129,12 +129,13 @@ fn a_client_finds_the_successor_and_keeps_what_it_holds() {
     assert_eq!(status(other.trylock(of_other, X, 10)), Success);
 }
 
-/// A certificate and its key are replaced under a client: its next connection uses them.
+/// A client's certificate and key are replaced while it runs, and its next connection uses the new
+/// files.
 #[test]
 fn a_client_uses_renewed_files_for_its_next_connection() {
     let ca = Ca::new("ours");
     let server = secured(&ca);
     let client = join(&server, ca.tls("a"));
-    ca.issue("a"); // the same name, another key
+    ca.issue("a"); // a certificate of the same name with another key
     assert_eq!(client.reinit(&server.local_addr().ip().to_string()), Success);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Fencing tokens on real fabrics: exclusive ones strictly increase, readers have equal ones, and a
-//! resource that keeps the largest refuses who writes after its lease.
+//! Fencing tokens on real fabrics. Those of exclusive holds strictly increase, and readers have
+//! equal ones. A resource that keeps the largest token refuses a writer whose lease is over.
 
 mod common;
 
@@ -42,7 +42,8 @@ fn exclusive_tokens_strictly_increase_among_clients_and_over_the_end_of_the_lock
             let [a, b] = [0, 1].map(|_| client(&server, fabric));
             let mut last = Token::NONE;
             for round in 0..10 {
-                // each has given the lock back before the next one gets it: it is made anew
+                // each client gives the lock back before the next one gets it, so the lock is made
+                // anew each time
                 let whose = if round % 2 == 0 { &a } else { &b };
                 let token = token_of(whose, &name, lock_type);
                 assert!(token > last, "{name}: {token} after {last}");
@@ -84,7 +85,8 @@ fn tokens_increase_where_the_lock_is_handed_over_to_a_client_that_waits() {
                     .iter()
                     .map(|other| scope.spawn(|| token_of(other, &name, lock_type)))
                     .collect();
-                thread::sleep(Duration::from_millis(100)); // they are queued, most likely
+                // the waiters are queued by then, most likely
+                thread::sleep(Duration::from_millis(100));
                 held.unlock().unwrap();
                 tokens.extend(waits.into_iter().map(|wait| wait.join().unwrap()));
             });
@@ -124,14 +126,15 @@ fn a_lock_that_was_got_without_tokens_has_none_and_costs_no_word_operation_more(
     let held = lock.acquire(X).guard().unwrap();
     assert_eq!(held.token(), None);
     drop(held);
-    // got once more with tokens by the same client: they are one lock
+    // the same client gets the lock once more, with tokens: both are one lock, which then has
+    // tokens
     let with = user.lock_with_tokens("plain", LockType::Atomic).unwrap();
     let held = lock.acquire(X).guard().unwrap();
     assert!(held.token().is_some());
     drop((held, with));
 }
 
-/// A client that stood still for longer than its lease, and goes on writing.
+/// A client goes on writing after its lease is over.
 #[test]
 fn a_writer_whose_lease_is_over_is_refused_by_its_token() {
     let server = server();
@@ -152,11 +155,11 @@ fn a_writer_whose_lease_is_over_is_refused_by_its_token() {
     }
 }
 
-/// The tokens that an hour is worth.
+/// The number of tokens that a primary reserves by its clock in an hour.
 const HOUR: u64 = 3_600 << 30;
 
-/// Leaves a list of clients as a primary would have done whose clock was an hour ahead; what that
-/// primary had reserved by the clock as it is.
+/// Changes the list of clients as if the clock of its primary had been an hour ahead. Returns the
+/// bound of the tokens before the change.
 fn clock_is_set_back(state_file: &Path) -> Token {
     let list = state_file.with_extension("clients");
     let text = fs::read_to_string(&list).unwrap();
@@ -166,8 +169,8 @@ fn clock_is_set_back(state_file: &Path) -> Token {
     Token(below)
 }
 
-/// The clock of the second primary is an hour behind: by its clock alone it would give numbers that
-/// the first one has given.
+/// The clock of the second primary is an hour behind: by its clock alone, it would give tokens that
+/// the first primary has given before.
 #[test]
 fn tokens_increase_over_a_restart_of_the_primary_though_its_clock_was_set_back() {
     let folder = std::env::temp_dir().join(format!("dlock-tokens-{}", std::process::id()));
@@ -198,14 +201,14 @@ fn stays(site: &Site, fabric: FabricChoice) -> Client {
     Client::with_config(&config, &site.address().ip().to_string()).unwrap()
 }
 
-/// Primaries that die and are started again, some of them as if the clock had been set back by an
-/// hour. What a holder has it keeps, readers that hold together have equal tokens, and each
-/// exclusive token of a name is larger than those before, also where all clients had given the lock
-/// back. `DLOCK_SOAK=1`: 300 failovers on each fabric.
+/// Primaries die and are started again, some of them as if the clock had been set back by an hour.
+/// A holder keeps its token, readers that hold together have equal tokens, and each exclusive token
+/// of a name is larger than those before, also after all clients had given the lock back.
+/// `DLOCK_SOAK=1`: 300 failovers on each fabric.
 #[test]
 fn tokens_increase_over_many_failovers() {
     let is_soak = std::env::var_os("DLOCK_SOAK").is_some();
-    let rounds = if is_soak { 60 } else { 3 }; // of five failovers
+    let rounds = if is_soak { 60 } else { 3 }; // each round has five failovers
     let wait = Duration::from_secs(30);
     for fabric in fabrics() {
         let mut site = Site::new(&format!("tokens-{}", fabric.name()));
@@ -220,7 +223,7 @@ fn tokens_increase_over_many_failovers() {
                 let (kept, anew) = (format!("{lock_type:?} kept"), format!("{lock_type:?} anew"));
                 let locks = [&a, &b].map(|c| c.lock_with_tokens(&kept, lock_type).unwrap());
                 let acquire = |lock: &Lock, mode| lock.acquire(mode).wait(wait).owned().unwrap();
-                // it is given back by all, and made anew
+                // all clients have given this lock back, so it is made anew
                 grows(&anew, token_of(&a, &anew, lock_type));
                 let held = acquire(&locks[0], X);
                 let before = held.token().unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A release that was not answered: the primary may carry it out later, and give the lock's place
-//! to another one.
+//! to another lock.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{desc, eventually, fabrics, got, hash, own_address, status, ChildPri
 use dlock_client::raw::Instance;
 use dlock_client::{Client, Config, Error, FabricChoice, LockType, Mode, Status::*, Wait};
 
-/// Not a test by itself: the primary that is stopped.
+/// Not a test by itself: the primary, in a child process that is stopped.
 #[test]
 fn child_that_serves_until_its_input_ends() {
     common::serve_as_child();
@@ -40,7 +40,7 @@ fn a_lock_whose_release_was_not_answered_is_got_again_before_it_is_used() {
         assert_eq!(a.batch_release_lock(&mut ids), BadResponse);
         primary.thaw();
         assert_eq!(ids, of_a.map(|id| id.0), "they can be released again");
-        // a's next request is read after its release
+        // the primary has carried a's release out before it answers a's next request
         let new = got(&a, "new", LockType::Fair);
         for (kind, old) in TYPES.into_iter().zip(of_a) {
             let why = format!("{fabric:?} {kind:?}");
@@ -80,7 +80,7 @@ fn a_lock_whose_release_was_not_answered_can_be_released_again() {
 fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_same_lock() {
     on_every_fabric(|fabric| {
         let primary = ChildPrimary::start("child_that_serves_until_its_input_ends");
-        // its horizon does not pass while the primary stands still
+        // without a horizon, the session lasts while the primary stands still
         let config = Config::new().port(primary.port).fabric(fabric).without_horizon();
         let connect = || Client::with_config(&config, "127.0.0.1").unwrap();
         let (a, b) = (connect(), connect());
@@ -93,7 +93,7 @@ fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_sam
                 .unwrap(),
         );
         primary.freeze();
-        drop(lock); // a line in the log
+        drop(lock); // the release is not answered, which is logged
         primary.thaw();
         let mut of_b = None;
         eventually(60, "got", || {
@@ -127,8 +127,8 @@ fn a_lock_object_that_was_dropped_without_an_answer_and_made_anew_guards_the_sam
     });
 }
 
-/// The primary has the lock until it is told again: another name of the same hash does not get its
-/// id.
+/// The primary keeps the lock until it gets the repeated release. Until then, a lock with another
+/// name of the same hash does not get its id.
 #[test]
 fn a_release_that_the_primary_never_saw_is_sent_when_it_is_repeated() {
     let (one, two) = ("aB", "b!");

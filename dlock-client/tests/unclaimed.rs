@@ -8,7 +8,7 @@ use dlock_client::raw::Instance;
 use dlock_client::{ClientConfig, LockType, Status::*};
 use dlock_server::{Server, ServerConfig};
 
-/// On this port (0: a free one) of an address of this process's own.
+/// Starts a primary on this port (0: a free one) of a loopback address that only this thread uses.
 fn primary(port: u16, recovery_clients: u32) -> Server {
     server_at(
         port,
@@ -16,13 +16,13 @@ fn primary(port: u16, recovery_clients: u32) -> Server {
     )
 }
 
-/// Without a horizon, as C programs are by default.
+/// A client without a horizon, which is the default of the C API.
 fn join(port: u16, fabric: dlock_client::FabricChoice) -> Instance {
     let config = ClientConfig { port, fabric, horizon_s: Some(0), ..Default::default() };
     Instance::init(&config, &address_of_thread().to_string()).unwrap()
 }
 
-/// Its program leaves `update_all_locks` out, or was not answered in time.
+/// The program did not call `update_all_locks`, or got no answer in time.
 #[test]
 fn a_lock_that_was_not_claimed_can_be_got_anew() {
     for fabric in fabrics() {
@@ -43,7 +43,8 @@ fn a_lock_that_was_not_claimed_can_be_got_anew() {
                 assert_eq!(a.get_lock(desc(name, lock_type)), (Error, Some(id)), "{why}: twice");
             }
             let told = match lock_type {
-                LockType::Rw => a.trylock(held, X, 60), // a hold of it cannot be extended
+                // a hold of a read-write lock cannot be extended
+                LockType::Rw => a.trylock(held, X, 60),
                 LockType::Atomic | LockType::Fair => a.extend(held, X, 60),
             };
             assert_eq!(status(told), Fail, "{why}: the hold is lost");
@@ -70,7 +71,7 @@ fn a_read_write_lock_that_refuses_everything_is_not_entered_again() {
                 let second = primary(port, 1);
                 assert_eq!(a.reinit(&address_of_thread().to_string()), Success);
                 let _serves = match successor_ends {
-                    // before the lock was claimed
+                    // the successor ends before the lock was claimed
                     true => {
                         drop(second);
                         primary(port, 0)

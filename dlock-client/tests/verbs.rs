@@ -47,7 +47,7 @@ fn counts(client: &Instance) -> WordOpCounts {
     client.word_op_counts().expect("a client over verbs")
 }
 
-/// What an operation has posted.
+/// The result of an operation, and the numbers of work requests that it has posted.
 fn cost<T>(client: &Instance, operation: impl FnOnce() -> T) -> (T, WordOpCounts) {
     let before = counts(client);
     let result = operation();
@@ -62,7 +62,8 @@ fn cost<T>(client: &Instance, operation: impl FnOnce() -> T) -> (T, WordOpCounts
     (result, cost)
 }
 
-/// A share's last ledger write has a doorbell of its own, which is not waited for.
+/// The last ledger write of a shared hold has a doorbell of its own, and the client does not wait
+/// for it.
 #[test]
 fn an_uncontended_acquire_and_release_is_two_atomics_and_no_message() {
     let Some(server) = primary(ServerConfig::default()) else { return };
@@ -120,7 +121,7 @@ fn an_operation_on_an_object_is_one_verb() {
     assert_eq!((read.atomics, read.reads, read.doorbells, read.sends), (0, 1, 1, 0));
 }
 
-/// Who is inside a lock.
+/// The number of threads that have a lock, by mode.
 #[derive(Default)]
 struct Inside {
     writers: AtomicU64,
@@ -142,7 +143,7 @@ impl Inside {
     }
 }
 
-/// Takes locks of every kind, waiting and trying in turns, until it is told to stop.
+/// Takes locks of every type, by `lock` and `trylock`, until `stop` is set.
 fn contend(client: &Instance, ids: [LockId; 3], inside: &[Inside; 3], n: usize, stop: &AtomicBool) {
     let mut turn = n;
     while !stop.load(SeqCst) {
@@ -157,7 +158,7 @@ fn contend(client: &Instance, ids: [LockId; 3], inside: &[Inside; 3], n: usize, 
             Success if shared => inside.reads(),
             Success => inside.writes(),
             Fail => continue,
-            // a ticket is given up
+            // the client gives its ticket up
             Again => {
                 assert_eq!(status(client.unlock(id)), Success);
                 continue;
@@ -235,7 +236,7 @@ fn both_connection_modes_are_served() {
             assert_eq!(status(a.trylock(id, X, 60)), Success);
             thread::scope(|scope| {
                 let waiter = scope.spawn(|| status(b.lock(id, X, 60)));
-                thread::sleep(Duration::from_millis(50)); // for b to be queued
+                thread::sleep(Duration::from_millis(50)); // gives b time to queue
                 assert_eq!(status(a.unlock(id)), Success);
                 assert_eq!(waiter.join().unwrap(), Success);
             });
@@ -249,8 +250,8 @@ fn both_connection_modes_are_served() {
 struct Reaped(Child);
 
 impl Reaped {
-    /// This test program as a child that runs one of its tests; and the line of its output that
-    /// begins with a word.
+    /// Starts this test program as a child that runs one test; also returns the rest of its first
+    /// line that begins with `word`.
     fn start(test: &str, variable: &str, value: &str, word: &str) -> (Self, String) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
@@ -271,7 +272,7 @@ impl Reaped {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Its user and system time, in ticks.
+    /// The user and system time of the process, in ticks.
     fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
         let fields = stat.rsplit(')').next().unwrap();
@@ -281,7 +282,7 @@ impl Reaped {
 
 impl Drop for Reaped {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.kill(); // a process that has ended already is fine, too
         let _ = self.0.wait();
     }
 }
@@ -306,7 +307,7 @@ fn child_that_holds_and_waits() {
                 client.lock(id, X, 3_600);
             });
         }
-        thread::sleep(Duration::from_millis(500)); // for the waits to begin
+        thread::sleep(Duration::from_millis(500)); // gives the waits time to begin
         println!("\nwaiting now");
     });
 }
@@ -314,7 +315,8 @@ fn child_that_holds_and_waits() {
 #[test]
 fn a_verbs_client_that_is_killed_while_it_holds_and_waits_is_undone() {
     let grace = Some(Duration::from_millis(100));
-    // over a network nothing proves that a process has ended: its leases would last
+    // over a network there is no proof that a process has ended, so without this its leases would
+    // last
     let orphans = Orphans::Grace;
     let config = ServerConfig { absent_grace: grace, orphans, ..Default::default() };
     let Some(server) = primary(config) else { return };
@@ -327,7 +329,7 @@ fn a_verbs_client_that_is_killed_while_it_holds_and_waits_is_undone() {
     let (victim, _) =
         Reaped::start("child_that_holds_and_waits", "DLOCK_TEST_VICTIM", &port, "waiting");
     drop(victim);
-    // nothing is in the way: neither the hold of the dead, nor its place in a queue
+    // neither the hold of the dead client nor its place in a queue is left
     for lock_type in TYPES {
         let id = got(&a, &format!("victim's {lock_type:?}"), lock_type);
         common::eventually(60, "what the dead held is free", || {
@@ -366,7 +368,8 @@ fn uncontended_operations_go_on_while_the_primary_is_stopped() {
     let (primary, port) = Reaped::start("child_that_serves", "DLOCK_TEST_SERVE", "1", "port");
     let addr = ([127, 0, 0, 1], port.parse().unwrap()).into();
     let a = Instance::init(&config(addr, FabricChoice::Verbs), "127.0.0.1").unwrap();
-    // A fair ticket that took a second to publish, as on a stalled machine, is given up.
+    // Without fair locks: a client gives a ticket up that took a second to publish, as on a stalled
+    // machine.
     let steady = [LockType::Atomic, LockType::Rw];
     let ids = steady.map(|lock_type| got(&a, &format!("frozen {lock_type:?}"), lock_type));
     let object = a.object_create(b"frozen", Lease::secs(3_600), 0).unwrap();
@@ -384,7 +387,7 @@ fn uncontended_operations_go_on_while_the_primary_is_stopped() {
     println!("  {operations} operations at a stopped primary in {:?}", start.elapsed());
     assert_eq!(primary.cpu_ticks(), before, "the primary has worked");
     primary.signal("-CONT");
-    // what needs the primary works again
+    // requests to the primary work again
     let b = Instance::init(&config(addr, FabricChoice::Tcp), "127.0.0.1").unwrap();
     for lock_type in TYPES {
         let id = got(&b, &format!("frozen {lock_type:?}"), lock_type);
@@ -399,7 +402,7 @@ fn a_session_whose_life_line_ends_answers_bad_response_and_comes_back_by_reinit(
     let id = got(&a, "kept", LockType::Atomic);
     let free = got(&a, "free", LockType::Fair);
     assert_eq!(status(a.trylock(id, X, 3_600)), Success);
-    // a second session of the same client: the primary ends the first one's
+    // the reinit begins a second session, and the primary ends the first one
     assert_eq!(a.reinit("127.0.0.1"), Success);
     assert_eq!(status(a.extend(id, X, 0)), Success, "the hold is kept");
     assert_eq!(status(a.trylock(free, X, 60)), Success);

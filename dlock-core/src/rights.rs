@@ -607,7 +607,7 @@ mod tests {
         access.enter(client(4), None, &[]);
         for (id, right, name, is_allowed) in [
             (1, Right::LockShared, "orders/7", true),
-            (1, Right::Get, "orders/7", true), // contained
+            (1, Right::Get, "orders/7", true), // the right to lock contains this one
             (1, Right::LockExclusive, "orders/7", false),
             (1, Right::LockExclusive, "stock/7", true),
             (1, Right::LockShared, "stock/7", false),
@@ -698,7 +698,7 @@ mod tests {
             access.enter(client(id), identity, &a);
             assert_eq!(access.may_create(client(id), |_| true), Ok(()));
             access.created(client(id), ObjectId(id as i32));
-            access.leave(client(id)); // its objects may stay
+            access.leave(client(id)); // the objects of a client may outlast it
         }
         access.enter(client(3), identity, &a);
         let refused = access.may_create(client(3), |_| true);

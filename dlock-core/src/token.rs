@@ -95,7 +95,7 @@ pub fn settled_fence(
     let (mut fence, mut shared) = (floor, None);
     for (mode, Token(token)) in holds {
         if token == 0 || token.saturating_sub(floor) > LEAP_MAX {
-            continue; // no token, or a made-up one
+            continue; // the claim has no token, or one that no primary can have given
         }
         match (mode, lock_type) {
             (Mode::Shared, _) => shared = shared.max(Some(token & !1)),

@@ -39,7 +39,7 @@ pub enum FabricError {
     TooManySlots {
         /// The size asked for.
         slots: u32,
-        /// The largest possible.
+        /// The largest number of slots that is possible.
         max: u32,
     },
     /// A listener could not be set up.
@@ -48,7 +48,7 @@ pub enum FabricError {
         denied(source).unwrap_or("is the port in use, or the address not this host's?")
     )]
     Listen {
-        /// The address.
+        /// The address that was used.
         addr: String,
         /// The system's reason.
         source: io::Error,
@@ -58,7 +58,7 @@ pub enum FabricError {
         "cannot connect to {addr}: {source}; is the primary running, and reachable from here?"
     )]
     Connect {
-        /// The address.
+        /// The address that was used.
         addr: String,
         /// The system's reason.
         source: io::Error,

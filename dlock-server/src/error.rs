@@ -24,9 +24,9 @@ pub enum StartError {
     /// The CPUs given for a thread are not a valid list.
     #[error("the {thread} thread's cpuset `{}` is not valid: {source}", text.escape_debug())]
     CpuSet {
-        /// Which thread.
+        /// The name of the thread.
         thread: &'static str,
-        /// The given text.
+        /// The CPUs as the configuration gives them.
         text: String,
         /// The error in the text.
         source: CpuSetError,
@@ -34,9 +34,9 @@ pub enum StartError {
     /// A thread may not run on the CPUs it was given.
     #[error("the {thread} thread cannot run on the CPUs `{}`: {source}; choose CPUs that are online and allowed to this process (taskset -p)", text.escape_debug())]
     Affinity {
-        /// Which thread.
+        /// The name of the thread.
         thread: &'static str,
-        /// The given text.
+        /// The CPUs as the configuration gives them.
         text: String,
         /// The system's reason.
         source: io::Error,
@@ -98,17 +98,17 @@ pub enum StartError {
     /// The state file cannot be used.
     #[error("the state file {path:?}: {source}{}", state_remedy(source))]
     StateFile {
-        /// The file.
+        /// The path of the state file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why the file or socket cannot be used.
         source: io::Error,
     },
     /// The list of a predecessor with another state file cannot be used.
     #[error("an earlier primary on this port may have had the state file {path:?}, as with another /etc/machine-id, XDG_STATE_HOME or HOME, and it cannot be read: {source}; mend it, or name this primary's own with --state-file")]
     EarlierStateFile {
-        /// The file.
+        /// The path of the state file.
         path: PathBuf,
-        /// What is wrong.
+        /// Why the file or socket cannot be used.
         source: io::Error,
     },
     /// The admin endpoint's socket cannot be made.
@@ -116,7 +116,7 @@ pub enum StartError {
     AdminSocket {
         /// The socket's path.
         path: PathBuf,
-        /// What is wrong.
+        /// Why the file or socket cannot be used.
         source: io::Error,
     },
     /// The limit of open files leaves no room for a client.
@@ -128,7 +128,7 @@ pub enum StartError {
     /// What a thread waits on, such as its poll, cannot be made.
     #[error("cannot start the {thread} thread: {source}; {}", thread_remedy(source))]
     Thread {
-        /// Which thread.
+        /// The name of the thread.
         thread: &'static str,
         /// The system's reason.
         source: io::Error,

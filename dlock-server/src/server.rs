@@ -259,7 +259,7 @@ impl Server {
         self.control.spawn(async move {
             let told = Event::look(vec![primary::Event::Rules(rules)], |_, _| ());
             if mailbox.ask(told).await.is_ok() {
-                let _ = sender.send(()); // the receiver may be gone
+                let _ = sender.send(()); // the receiver may have stopped waiting
             }
         });
         let _ = receiver.recv_timeout(ASK_WAIT); // the answer comes soon, or the primary ends
@@ -331,7 +331,7 @@ impl Server {
         let mailbox = self.mailbox.clone();
         self.control.spawn(async move {
             if let Ok(seen) = mailbox.ask(Event::look(vec![first], look)).await {
-                let _ = sender.send(seen); // the asker may be gone
+                let _ = sender.send(seen); // the asker may have stopped waiting
             }
         });
         receiver.recv_timeout(ASK_WAIT).ok()
@@ -433,7 +433,7 @@ fn capacity(
     Capacity::new(Needs { clients_max, shm, locked_bytes }, &limits).checked()
 }
 
-/// The parts with which the command thread is started.
+/// What the command thread is started with.
 struct Serving {
     epoch: Epoch,
     clock: ServerClock,

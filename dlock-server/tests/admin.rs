@@ -153,7 +153,7 @@ fn an_admin_socket_that_another_has_put_there_outlives_the_primary() {
     assert!(connected.is_ok(), "{connected:?}");
 }
 
-/// As when its user logs out, and `/run/user/UID` is removed with everything in it.
+/// The folder is removed, as `/run/user/UID` is when its user logs out.
 #[test]
 fn an_admin_socket_that_was_removed_with_its_folder_is_made_again() {
     let above = Socket::new("removed");

@@ -101,7 +101,7 @@ impl User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.home); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.home); // a file or folder that is left over does no harm
     }
 }
 
@@ -116,7 +116,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.kill(); // the process has ended already, unless the test failed
         let _ = self.0.wait();
     }
 }
@@ -175,7 +175,8 @@ fn primaries_of_one_user_on_two_ports_run_side_by_side() {
     assert_eq!(epochs.count(), 2, "{states:?}");
 }
 
-/// Gives the state the name that it has with another machine id; returns the name of its list.
+/// Gives the state files the names that they have with another machine id; returns the new name of
+/// the list of clients.
 fn rename_state(list: &Path, id: &str) -> PathBuf {
     let folder = list.parent().unwrap();
     let is_of = list.with_extension("").file_name().unwrap().to_str().unwrap().to_string();
@@ -187,7 +188,7 @@ fn rename_state(list: &Path, id: &str) -> PathBuf {
     folder.join(format!("{other}.clients"))
 }
 
-/// Gives the state its former name again.
+/// Gives the state files their former names again.
 fn rename_back(renamed: &Path, list: &Path) {
     for end in ["", "clients", "clients.lock"] {
         fs::rename(renamed.with_extension(end), list.with_extension(end)).unwrap();

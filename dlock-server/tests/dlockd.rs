@@ -41,7 +41,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0); // a left-over does no harm
+        let _ = std::fs::remove_file(&self.0); // a file or folder that is left over does no harm
     }
 }
 

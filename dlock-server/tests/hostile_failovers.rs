@@ -69,7 +69,8 @@ impl Daemon {
         let n = N.fetch_add(1, Ordering::Relaxed);
         let log = folder.0.join(format!("log-{n}"));
         let child = Command::new(env!("CARGO_BIN_EXE_dlockd"))
-            .env("XDG_RUNTIME_DIR", &folder.0) // its admin socket is not the user's
+            // keeps the admin socket away from the user's own folder
+            .env("XDG_RUNTIME_DIR", &folder.0)
             .args([
                 format!("--listen={}", ip()),
                 format!("--port={port}"),
@@ -254,8 +255,8 @@ fn a_stopped_primary_whose_place_was_taken_extends_no_horizon() {
     }
 }
 
-/// Nor does such a primary tell a client that it is removed: the successor may know the client, and
-/// wait for it.
+/// A stopped primary whose place was taken must not tell a client that it is removed: the successor
+/// may know the client, and wait for it.
 #[test]
 fn a_stopped_primary_whose_place_was_taken_refuses_no_client() {
     // in some rounds it may first notice that its place was taken
@@ -409,7 +410,7 @@ fn a_shorter_horizon_that_was_not_heard_of_counts_for_nobody() {
     let mut p = Daemon::spawn(&folder, free_port(), &[]).ready();
     let (mut x, session) = init(p.at, 600);
     x.get("lock", LockType::Atomic);
-    drop(x); // its connection is reset; it relies on its session for 600 s
+    drop(x); // the client's connection is reset; the client relies on its session for 600 s
     std::thread::sleep(Duration::from_millis(300));
     let mut y = Peer::connect(p.at);
     y.send(&Frame::Control(Seq(1), back(&session, 2)));
@@ -420,7 +421,8 @@ fn a_shorter_horizon_that_was_not_heard_of_counts_for_nobody() {
     assert_eq!(recovered_within(s.at, 6.0), None, "it relies on its locks for 600 s");
 }
 
-/// The same at a successor that recovers.
+/// At a recovering successor, too, a client relies on the longer horizon if the answer to its
+/// request for a shorter one is lost.
 #[test]
 fn a_shorter_horizon_asked_of_a_successor_and_not_heard_of_counts_for_nobody() {
     let folder = Folder::new();

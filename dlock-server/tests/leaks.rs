@@ -17,7 +17,8 @@ fn count(folder: &str) -> usize {
 fn starting_failing_and_stopping_leave_no_descriptor_thread_or_mapping() {
     let any_port = || ServerConfig { port: 0, ..ServerConfig::default() };
     let outer = std::env::temp_dir().join(format!("dlock-leaks-{}", std::process::id()));
-    let folder = outer.join("folder"); // as a state file it leaves a lock file beside it
+    // used as a state file below, which leaves a lock file beside this folder
+    let folder = outer.join("folder");
     std::fs::create_dir_all(&folder).unwrap();
     let with_admin = || ServerConfig { admin_socket: Some(folder.join("admin")), ..any_port() };
     // A first primary makes what a process makes only once, which does not count.

@@ -33,7 +33,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it has ended, unless a test failed
+        let _ = self.0.kill(); // the process has ended already, unless the test failed
         let _ = self.0.wait();
     }
 }

@@ -47,7 +47,7 @@ pub fn to_stderr(verbose: u8) {
         2 => LevelFilter::Debug,
         _ => LevelFilter::Trace,
     };
-    // It fails only if a logger is set already, and nothing else sets one.
+    // `set_logger` fails only if a logger is set already, and nothing else sets one.
     if log::set_logger(&Stderr).is_ok() {
         log::set_max_level(level);
         sink::log_panics(|| {});

@@ -153,14 +153,15 @@ impl Process {
 
     /// Kills the process, which cannot tidy up.
     pub fn kill(&mut self) {
-        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.kill(); // a process that has ended already is fine
         let _ = self.child.wait();
     }
 
     /// Stops the process, or lets it go on.
     pub fn freeze(&self, frozen: bool) {
         let signal = if frozen { Signal::STOP } else { Signal::CONT };
-        let _ = kill_process(Pid::from_child(&self.child), signal); // it may have ended
+        // a process that has ended already is fine
+        let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
 

@@ -31,7 +31,7 @@ const CLOCKS_DIFFER: Duration = Duration::minutes(5);
 pub enum Holder {
     /// A primary on these hosts. As a standby it is a client as well.
     Server(Vec<String>),
-    /// A client.
+    /// A client of a primary.
     Client,
 }
 
@@ -47,11 +47,11 @@ pub struct Authority {
 
 /// A certificate and its key.
 pub struct Issued {
-    /// Its serial number in hexadecimal.
+    /// The certificate's serial number in hexadecimal.
     pub serial: String,
     pub cert_pem: String,
     pub key_pem: Zeroizing<String>,
-    /// The last day of its validity.
+    /// The last day on which the certificate is valid.
     pub until: Date,
 }
 
@@ -60,7 +60,8 @@ impl Authority {
     /// because lists of revoked certificates are found by the CA's name.
     pub fn make(name: Option<&str>, days: u32) -> Result<(Self, String), Failure> {
         let key = KeyPair::generate().map_err(not_made)?;
-        // behind its first byte, which says that both coordinates follow, the public key is random
+        // the bytes behind the first one of a public key are as good as random; the first one tells
+        // the format
         let unique = || format!("dlock CA {}", hex(key.public_key_raw().get(1..5).unwrap_or(&[])));
         let mut params = ca_params(&name.map_or_else(unique, String::from));
         params.not_before = OffsetDateTime::now_utc() - CLOCKS_DIFFER;
@@ -247,7 +248,7 @@ impl Authority {
         Name::from_der(&self.subject).map(|name| name.to_string()).unwrap_or_default()
     }
 
-    /// The last day of the CA.
+    /// The last day on which the CA's certificate is valid.
     pub fn until(&self) -> Date {
         self.not_after.date()
     }

@@ -18,7 +18,7 @@ use super::store::{self, Store};
 use crate::failure::{Failure, FAILED};
 use crate::table;
 
-/// A certificate ends soon if it has fewer days left.
+/// A certificate is listed as `ends soon` if it has fewer days left than this.
 const NEAR_DAYS: i64 = 30;
 
 /// The CA, its list, and every certificate that it issued, as a table.
@@ -59,7 +59,8 @@ fn row(certificate: &Certificate, revoked: &[Vec<u8>]) -> Vec<String> {
     vec![name.collect(), hex(serial), until, days.to_string(), state.into()]
 }
 
-/// The last day, the days left, and the state.
+/// The last day of something that is valid until this time, the days that are left, and its state
+/// in words.
 fn end(time: Time) -> (String, i64, &'static str) {
     let at = super::authority::offset(time);
     let left = at - OffsetDateTime::now_utc();

@@ -113,7 +113,9 @@ impl Store {
         let write = || {
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {} // an old file may have another mode
+                // whether or not there was such a file, a new one is made, since the old one may
+                // have another mode
+                _ => {}
             }
             let mut options = OpenOptions::new();
             let mut file = options.write(true).create_new(true).mode(mode).open(&new)?;
@@ -132,7 +134,8 @@ pub fn pem(label: &str, der: &[u8]) -> Zeroizing<String> {
     let body = Zeroizing::new(Base64::encode_string(der));
     let lines = body.len() / LINE_CHARS + 1;
     let mut text = Zeroizing::new(String::new());
-    text.reserve(body.len() + lines + 2 * (label.len() + 20)); // it must not grow, see above
+    // reserved at once: a text that grows leaves unwiped copies behind
+    text.reserve(body.len() + lines + 2 * (label.len() + 20));
     text.push_str(&format!("-----BEGIN {label}-----\n"));
     let mut rest = body.as_str();
     while !rest.is_empty() {

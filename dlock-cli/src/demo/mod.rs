@@ -20,7 +20,7 @@ use crate::args::{Demo, Fabric};
 use crate::failure::{self, Failure};
 use crate::out;
 
-/// Time to read a paragraph.
+/// The pause after a paragraph of the tour, in which a person reads it.
 const PAUSE: Duration = Duration::from_millis(2_000);
 
 /// Runs the tour; returns the exit code.
@@ -90,6 +90,6 @@ impl Tour {
 
 impl Drop for Tour {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.folder); // a temporary folder that stays does no harm
     }
 }

@@ -78,7 +78,7 @@ fn primary(config: ServerConfig, standby: Option<StandbyConfig>) -> Result<u8, F
     let (ends, mut ended) = oneshot::channel();
     let listen = move || {
         io::stdin().lock().lines().for_each(drop);
-        let _ = ends.send(()); // the role may be ending already
+        let _ = ends.send(()); // if the role is ending already, the message has no receiver
     };
     thread::Builder::new().name("input".into()).spawn(listen).map_err(Failure::plain)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -249,7 +249,7 @@ impl Player {
         loop {
             match self.instance.lock(self.lock()?, mode, LOOP_LEASE_S).status {
                 Status::Success => return Ok(()),
-                Status::Fail | Status::Again => {} // 5 s without a turn: wait on
+                Status::Fail | Status::Again => {} // the lock was not free within 5 s: wait again
                 status => return Err(status),
             }
         }

@@ -152,9 +152,12 @@ fn in_order_of_arrival(tour: &mut Tour, clients: &mut [Process]) -> Result<(), F
     tour.check("each of the others is told that it is queued", queued);
 
     for waiter in waiters.iter_mut().rev() {
-        waiter.tell("lock exclusive 60")?; // in reverse, to show that only the tickets count
+        // the waiters ask in the reverse of the order of their tickets, to show that only the
+        // tickets count
+        waiter.tell("lock exclusive 60")?;
     }
-    let mut released = Instant::now(); // the grant may be heard before the unlock's answer
+    // the clock starts before the unlock: its answer may come after the next client's grant
+    let mut released = Instant::now();
     expect(holder.ask("unlock")?, "unlock")?;
     let mut in_order = true;
     for next in 0..waiters.len() {
@@ -327,7 +330,8 @@ fn by_itself(tour: &mut Tour) -> Result<(), Failure> {
         if is_first {
             expect(next.answer()?, "lock")?;
         } else {
-            wait &= next.quiet(Duration::from_millis(100)); // in the queue before the next comes
+            // the waiter is in the queue before the next one asks
+            wait &= next.quiet(Duration::from_millis(100));
         }
         clients.push(next);
     }

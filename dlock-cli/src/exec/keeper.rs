@@ -64,7 +64,8 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
         Watch::start(keeper).map_err(|error| Failure::not_started(KEEPER, &error))?;
     let client = client(exec)?;
     let held_up = Arc::clone(&watch);
-    client.before_refused(move || hold_up(&held_up, &tells)); // set before the first acquire
+    // the callback is set before the first acquire, so that no refusal of a claim is missed
+    client.before_refused(move || hold_up(&held_up, &tells));
     let lock = find(&client, exec)?;
     let result = acquire(&lock, &client, exec, (end, &watch))
         .map(|(held, end_ns)| keep(&client, held, exec, end_ns, events, &watch));
@@ -78,7 +79,8 @@ pub fn run(keeper: &Keeper) -> Result<u8, Failure> {
 /// library would look longer for a primary that is gone.
 fn leave(client: Client) {
     let (done, left) = mpsc::channel();
-    let leaves = move || done.send(client.leave()).unwrap_or_default(); // the receiver may be gone
+    // the result is dropped if the keeper no longer waits for it
+    let leaves = move || done.send(client.leave()).unwrap_or_default();
     let why = match thread::Builder::new().name("leaving".into()).spawn(leaves) {
         Ok(_) => match left.recv_timeout(RELEASE_MAX) {
             Ok(Ok(())) => return,
@@ -99,7 +101,8 @@ fn hold_up(watch: &Watch, tells: &Sender<Event>) {
     }
     let (goes_on, waits) = mpsc::sync_channel(0);
     if tells.send(Event::Refused(goes_on)).is_ok() {
-        let _ = waits.recv(); // until the sender is dropped
+        // waits until the main thread drops the sender, when COMMAND has ended
+        let _ = waits.recv();
     }
 }
 
@@ -276,7 +279,8 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
         held.extend(later_lease(client, lease))?;
     }
     let has_lease = has_lease_that_ends(held);
-    let now_ns = times::now_ns(); // read before the time left, which counts from it
+    // the clock is read before the time that is left of the horizon, which counts from this reading
+    let now_ns = times::now_ns();
     let horizon_ns = match client.horizon_left() {
         Some(left) => now_ns.saturating_add(times::ns(left)),
         None if has_lease => u64::MAX,
@@ -284,7 +288,8 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
         None => return Err(Error::VersionMismatch),
     };
     if !has_lease {
-        held.check()?; // last: a hold at this time lasts until that horizon
+        // checked last: if the hold is there now, it lasts until the horizon that was read before
+        held.check()?;
     }
     Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }
@@ -301,7 +306,8 @@ fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) ->
     let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
     watch.until(end_ns);
     tell(GIVEN_UP, end_ns);
-    ends_within(stop_time + LATE_MAX, events) // COMMAND may not be killable
+    // if COMMAND cannot be killed, this wait ends without its end
+    ends_within(stop_time + LATE_MAX, events)
 }
 
 /// Waits for the end of COMMAND, at most for `wait`. Until this returns no successor goes on.
@@ -327,7 +333,7 @@ fn keep(
     watch: &Watch,
 ) {
     if let Some(token) = held.token() {
-        tell(TOKEN, token); // before COMMAND is started
+        tell(TOKEN, token); // the supervisor has the token before it starts COMMAND
     }
     tell(UNTIL, end_ns);
     let mut pause = times::extend_every(lease(exec));
@@ -380,7 +386,8 @@ fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
         false => Duration::ZERO,
     };
     if !ends_within(wait, events) {
-        while let Ok(Event::Refused(_)) = events.recv() {} // COMMAND is still there
+        // COMMAND has not ended: wait for that, and handle nothing but refusals meanwhile
+        while let Ok(Event::Refused(_)) = events.recv() {}
     }
 }
 
@@ -412,7 +419,8 @@ mod tests {
         let later_ns = times::now_ns() + times::ns(Duration::from_secs(60));
         thread::scope(|scope| {
             let refused = || {
-                scope.spawn(|| hold_up(&watch, &tells)); // the loss comes just after the look
+                // the loss comes right after `may_start` has looked for one
+                scope.spawn(|| hold_up(&watch, &tells));
                 false
             };
             assert!(may_start(&watch, later_ns, refused));

@@ -94,7 +94,8 @@ impl Watch {
     fn set(&self, times: &mut Option<StopTimes>, new: StopTimes) {
         *times = Some(new);
         if let Err(error) = self.timer.set(new.kill_ns) {
-            log::error!("the lease cannot be watched: {error}"); // the supervisor watches it, too
+            // without the timer there is still the supervisor, which watches the lease, too
+            log::error!("the lease cannot be watched: {error}");
         }
     }
 
@@ -102,22 +103,23 @@ impl Watch {
     fn run(&self, processes: Processes) {
         loop {
             let mut fds = [PollFd::new(&self.timer, PollFlags::IN)];
-            let _ = poll(&mut fds, None); // if interrupted, reads the clock
+            // a wait that a signal interrupts is handled like the others: the clock is read below
+            let _ = poll(&mut fds, None);
             let times = self.times.lock();
             let now_ns = times::now_ns();
             let known = *times;
             let is_due = known.is_some_and(|known| now_ns >= known.kill_ns);
             let next_ns = match known {
-                None => u64::MAX, // until a time is set
+                None => u64::MAX, // no time is set: sleeps until one is
                 Some(_) if is_due => now_ns + times::ns(LOOK_AGAIN),
-                Some(known) => known.kill_ns, // the lease was extended
+                Some(known) => known.kill_ns, // the lease was extended, so COMMAND has more time
             };
             if let Err(error) = self.timer.set(next_ns) {
                 log::error!("COMMAND cannot be watched: {error}");
             }
             drop(times);
             if is_due {
-                let _ = processes.kill(); // repeated in the next round
+                let _ = processes.kill(); // a failure is tried again in the next round
             }
         }
     }
@@ -130,7 +132,7 @@ impl Watch {
             match words.next() {
                 Some(ENDED) => {
                     *self.times.lock() = None; // all processes of COMMAND have ended
-                    let _ = release.send(Event::Ended); // no receiver: the lock is gone, too
+                    let _ = release.send(Event::Ended); // without a receiver the hold is gone
                     return end_in_time(lines);
                 }
                 Some(STARTED) => {
@@ -149,7 +151,7 @@ impl Watch {
             process::exit(failure::FAILED.into());
         }
         *self.times.lock() = None;
-        let _ = release.send(Event::Ended); // as above
+        let _ = release.send(Event::Ended); // without a receiver the hold is gone
     }
 }
 
@@ -165,7 +167,8 @@ fn end_in_time(rest: impl Iterator) {
     }
     match File::options().write(true).open("/dev/null") {
         Ok(null) => {
-            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null)); // cannot fail
+            // two open descriptors are duplicated, which cannot fail
+            let _ = dup2_stdout(&null).and_then(|()| dup2_stderr(&null));
         }
         Err(error) => log::info!("the output stays open: /dev/null: {error}"),
     }
@@ -175,7 +178,8 @@ fn end_in_time(rest: impl Iterator) {
 fn kill_orphans(pidfd: &OwnedFd, group: Option<Pid>) -> bool {
     let pause = Timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN.subsec_nanos().into() };
     for _ in 0..LOOKS_MAX {
-        let _ = pidfd_send_signal(pidfd, Signal::KILL); // it may have ended
+        // the process may have ended, which is what is wanted
+        let _ = pidfd_send_signal(pidfd, Signal::KILL);
         let is_empty = group.is_none_or(processes::kill_group);
         let is_dead = matches!(
             poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&pause)),
@@ -185,7 +189,7 @@ fn kill_orphans(pidfd: &OwnedFd, group: Option<Pid>) -> bool {
             return true;
         }
         if is_dead {
-            thread::sleep(LOOK_AGAIN); // `poll` did not wait
+            thread::sleep(LOOK_AGAIN); // `poll` returned at once, because COMMAND is dead
         }
     }
     false

@@ -86,7 +86,8 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 pub fn run(exec: &Exec) -> Result<u8, Failure> {
     check(exec)?;
     let Some(outcome) = &exec.outcome else { return supervisor::run(exec) };
-    let _ = setsid(); // leaves the terminal's session, unless it leads one already
+    // leaves the session of the terminal; fails, without harm, in a process that leads a session
+    let _ = setsid();
     let result = supervisor::run(exec);
     let code = result.as_ref().map_or_else(|failure| failure.code, |code| *code);
     // if this fails, `dlock release` finds neither an outcome nor a process, and reports that the

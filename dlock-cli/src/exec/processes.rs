@@ -17,7 +17,7 @@ const PASSES_MAX: usize = 16;
 /// The processes that COMMAND consists of.
 #[derive(Clone, Copy, Debug)]
 pub struct Processes {
-    /// The supervisor.
+    /// The process id of the supervisor.
     pub root: Pid,
     /// A child of the supervisor that is not part of COMMAND.
     pub keeper: Pid,
@@ -50,11 +50,12 @@ impl Processes {
     /// Sends a signal to each process of COMMAND.
     pub fn signal(&self, signal: Signal) {
         for pid in self.alive() {
-            let _ = kill_process(pid, signal); // it may have ended in the meantime
+            let _ = kill_process(pid, signal); // a process that has ended meanwhile is fine
         }
     }
 
-    /// Kills all of them, and what they start while they die; `false`: some are left.
+    /// Kills all processes of COMMAND, and those that they start while they die; returns `false` if
+    /// some are left.
     pub fn kill(&self) -> bool {
         for _ in 0..PASSES_MAX {
             let alive = self.alive();
@@ -62,7 +63,8 @@ impl Processes {
                 return true;
             }
             for pid in alive {
-                let _ = kill_process(pid, Signal::KILL); // as above
+                // the process may have ended in the meantime
+                let _ = kill_process(pid, Signal::KILL);
             }
         }
         false
@@ -72,7 +74,7 @@ impl Processes {
 /// Kills a process group. For the keeper, once the supervisor is gone. Returns whether the group
 /// was empty afterwards.
 pub fn kill_group(group: Pid) -> bool {
-    let _ = kill_process_group(group, Signal::KILL); // it may be empty
+    let _ = kill_process_group(group, Signal::KILL); // an empty group is an error that does no harm
     let group = group.as_raw_nonzero().get();
     !table().any(|(_, process)| process.group == group && !process.ended)
 }

@@ -185,7 +185,8 @@ impl<'a> Supervisor<'a> {
             if let Some(status) = self.keeper.status {
                 return match exit_code(status) {
                     failure::OK => Err(too_late()),
-                    code => Ok(Some(code)), // the keeper has said why
+                    // the keeper has printed why, so only its exit code is passed on
+                    code => Ok(Some(code)),
                 };
             }
             if (self.lost.is_some() || self.is_given_up) && !self.is_alone {
@@ -240,7 +241,8 @@ impl<'a> Supervisor<'a> {
         let child = command
             .spawn()
             .map_err(|error| Failure::not_started("COMMAND (pipe2, fork)", &error))?;
-        let pid = Pid::from_child(&child); // `next_event` waits for it, as for all processes
+        // the child is reaped in `next_event`, like all processes, and not by the handle
+        let pid = Pid::from_child(&child);
         self.command = Some(pid);
         let group = if self.has_group { pid.as_raw_nonzero().get() } else { 0 };
         self.keeper.tell(&format!("{STARTED} {} {group}", pid.as_raw_nonzero()));
@@ -288,7 +290,8 @@ impl<'a> Supervisor<'a> {
     fn stop(&mut self, times: StopTimes) -> Result<u8, Failure> {
         if self.lost.is_none() {
             self.processes().signal(Signal::TERM);
-            self.processes().signal(Signal::CONT); // what is stopped does not see SIGTERM
+            // a stopped process handles SIGTERM only once it is continued
+            self.processes().signal(Signal::CONT);
         }
         loop {
             let now_ns = times::now_ns();
@@ -350,7 +353,8 @@ impl<'a> Supervisor<'a> {
     /// ended.
     fn kill(&self, times: StopTimes) -> bool {
         if let (Some(pid), None) = (self.command, self.status) {
-            let _ = kill_process(pid, Signal::KILL); // not waited for yet: the number is its own
+            // the process was not waited for, so the number is still its own
+            let _ = kill_process(pid, Signal::KILL);
         }
         let is_dead = self.processes().kill();
         let gives_up = times::now_ns() >= times.end_ns.saturating_add(times::ns(SWEEP_MAX));
@@ -366,13 +370,14 @@ impl<'a> Supervisor<'a> {
         for number in std::mem::take(&mut self.signals) {
             let (Some(pid), None) = (self.command, self.status) else { continue };
             let signal = match number {
-                // The terminal has sent it to COMMAND already.
+                // The terminal has sent the signal to COMMAND already.
                 SIGINT if !self.has_group && io::stdin().is_terminal() => continue,
                 SIGINT => Signal::INT,
                 SIGHUP => Signal::HUP,
                 _ => Signal::TERM,
             };
-            let _ = kill_process(pid, signal); // not waited for yet: the number is its own
+            // the process was not waited for, so the number is still its own
+            let _ = kill_process(pid, signal);
         }
     }
 
@@ -389,7 +394,8 @@ impl<'a> Supervisor<'a> {
             self.heard(&line);
         }
         if self.keeper.is_silent && self.command.is_none() {
-            self.keeper.input = None; // a keeper that only closed its output ends then
+            // the keeper has closed its output; if it still runs, it ends at the end of its input
+            self.keeper.input = None;
         }
         let came = self.wakes.take();
         self.signals.extend(came.into_iter().filter(|number| *number != SIGCHLD));
@@ -458,9 +464,12 @@ impl<'a> Supervisor<'a> {
             }
             if times::now_ns() >= until_ns {
                 log::warn!("the primary does not answer: the lock is free when its lease is over");
-                let _ = kill_process(self.keeper.pid, Signal::KILL); // it was not waited for yet
+                // the keeper was not waited for, so the number is still its own
+                let _ = kill_process(self.keeper.pid, Signal::KILL);
                 let wait_ns = times::now_ns() + times::ns(LOOK_AGAIN);
-                self.next_event(Some(wait_ns)); // then looks at its status again
+                // sleeps until the keeper ends, or the time is over; the loop looks at its status
+                // again
+                self.next_event(Some(wait_ns));
             } else {
                 self.next_event(Some(left_ns.map_or(until_ns, |left_ns| left_ns.min(until_ns))));
             }
@@ -502,7 +511,8 @@ impl Keeper {
     /// Sends a line to the keeper; without effect if that has ended.
     fn tell(&mut self, line: &str) {
         if let Some(input) = &mut self.input {
-            let _ = writeln!(input, "{line}"); // other code notices the keeper's end
+            // an error means that the keeper has ended, which the supervisor sees at its output
+            let _ = writeln!(input, "{line}");
         }
     }
 

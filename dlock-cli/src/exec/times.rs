@@ -18,7 +18,7 @@ use rustix::time::{
 pub const LEASE_MIN: Duration = Duration::from_secs(4);
 /// From SIGTERM to SIGKILL: a sixth of the lease, at least this and at most [`GRACE_MAX`].
 const GRACE_MIN: Duration = Duration::from_millis(1_500);
-/// See [`GRACE_MIN`].
+/// The longest time from SIGTERM to SIGKILL, however long the lease is.
 const GRACE_MAX: Duration = Duration::from_secs(5);
 /// From SIGKILL to the end of the lease: for the kernel to end every process of COMMAND.
 const RESERVE: Duration = Duration::from_millis(500);
@@ -34,7 +34,8 @@ const HORIZON_RESERVE: Duration = Duration::from_secs(1);
 
 /// Nanoseconds of CLOCK_BOOTTIME.
 pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime); // seconds since the boot: not negative
+    // CLOCK_BOOTTIME counts from the boot, so it is not negative
+    let now = clock_gettime(ClockId::Boottime);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
@@ -85,11 +86,11 @@ pub fn held_until_ns(asked_ns: u64, lease: Duration, horizon_ns: u64) -> u64 {
 /// When a COMMAND whose lease ends at `end_ns` gets each signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopTimes {
-    /// SIGTERM; after this COMMAND is not started any more.
+    /// When COMMAND gets SIGTERM. From then on it is not started any more.
     pub term_ns: u64,
-    /// SIGKILL.
+    /// When COMMAND gets SIGKILL.
     pub kill_ns: u64,
-    /// From here on another client may hold the lock.
+    /// The end of the lease: from then on another client may hold the lock.
     pub end_ns: u64,
 }
 
@@ -123,7 +124,7 @@ impl Timer {
 
     /// Makes the timer readable from `at_ns` on, until it is set again.
     pub fn set(&self, at_ns: u64) -> io::Result<()> {
-        let at = Duration::from_nanos(at_ns.max(1)); // 0 would disarm it
+        let at = Duration::from_nanos(at_ns.max(1)); // a time of 0 would disarm the timer
         let value = Timespec {
             tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: at.subsec_nanos().into(),

@@ -103,8 +103,9 @@ impl Primary {
 impl Drop for Primary {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let _ = self.child.wait(); // the primary may have ended
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // the primary may have ended, and a folder that is left over does no harm
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -12,7 +12,7 @@ use super::proxy::{Proxy, Stall};
 use super::{chunks_until_start, eventually, Scene};
 
 const ALL: Stall = Stall { chunk: 0, half: false, one_way: false };
-/// Seconds; longer than any of these tests.
+/// A lease, in seconds, that is longer than any of these tests.
 const LEASE: &str = "600";
 
 /// The network stops at one of the last chunks before COMMAND would be started: the grant, the

@@ -13,9 +13,9 @@ use super::{eventually, is_file_locked, Exec, Scene};
 
 const ALL: Stall = Stall { chunk: 0, half: false, one_way: false };
 
-/// Seconds below the default horizon.
+/// A lease, in seconds, that is shorter than the default horizon.
 const SHORT: &str = "4";
-/// Seconds above the default horizon.
+/// A lease, in seconds, that is longer than the default horizon.
 const LONG: &str = "15";
 /// Longer than the default horizon, and shorter than any lease here.
 const AWAY: Duration = Duration::from_secs(12);

@@ -87,7 +87,7 @@ impl Drop for Scene {
                 eprintln!("{}: {content}", file.path().display());
             }
         }
-        let _ = fs::remove_dir_all(&self.folder); // a left-over harms no other test
+        let _ = fs::remove_dir_all(&self.folder); // a folder that is left over harms no other test
     }
 }
 
@@ -123,7 +123,7 @@ impl Exec {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.kill(); // a process that has ended already is fine
         let _ = self.0.wait();
     }
 }
@@ -422,7 +422,7 @@ fn an_exec_that_was_stopped_past_the_lease_does_not_start_command() {
     let mut third = scene.exec(&direct, &options, "c", "end-c");
     eventually("a third gets it", || scene.has("begin.c"));
     exec.signal(Signal::CONT);
-    // It was stopped before it heard of its lock, and has lost it meanwhile.
+    // This `dlock exec` was stopped before it heard of its lock, and has lost the lock meanwhile.
     let code = exec.code("when it goes on");
     assert!(matches!(code, Some(69 | 75)), "{code:?}");
     assert!(!scene.has("begin.b"), "COMMAND was not started");

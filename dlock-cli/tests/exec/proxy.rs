@@ -87,7 +87,7 @@ impl Proxy {
         state.stall = Some(Stall { chunk: 0, half: false, one_way: false });
         state.is_stalled = true;
         for stream in &state.streams {
-            let _ = stream.shutdown(Shutdown::Both); // it may be closed
+            let _ = stream.shutdown(Shutdown::Both); // a stream that is closed already is fine
         }
     }
 
@@ -116,7 +116,7 @@ impl Drop for Proxy {
         let mut state = self.shared.state.lock().unwrap();
         state.is_over = true;
         for stream in &state.streams {
-            let _ = stream.shutdown(Shutdown::Both); // it may be closed
+            let _ = stream.shutdown(Shutdown::Both); // a stream that is closed already is fine
         }
         drop(state);
         let _ = TcpStream::connect(self.address); // wakes the listener
@@ -136,7 +136,7 @@ impl Shared {
                 break;
             }
         }
-        let _ = to.shutdown(Shutdown::Write); // it may be closed
+        let _ = to.shutdown(Shutdown::Write); // a stream that is closed already is fine
     }
 
     /// The bytes of a chunk that are passed without waiting.

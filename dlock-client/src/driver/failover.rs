@@ -153,7 +153,8 @@ impl Watch {
         state.asked
     }
 
-    /// As [`has_moved`](Self::has_moved), without waiting. `None`: the driver does not know yet.
+    /// The result of [`has_moved`](Self::has_moved), without waiting; `None`: the driver does not
+    /// know it yet.
     pub(crate) fn has_moved_by_now(&self, moves: u64, asked: u64) -> Option<bool> {
         self.state.lock().has_moved(moves, asked)
     }
@@ -308,7 +309,8 @@ impl Seeks {
         place.is_aside.store(true, Ordering::SeqCst);
         let started = aside("dlock-failover", move || {
             let work = || place.seeker.lock().goes_aside(&client, &watch);
-            let _ = catch_unwind(AssertUnwindSafe(work)); // reported; the step is tried again
+            // the panic hook has reported a panic; the step is tried again
+            let _ = catch_unwind(AssertUnwindSafe(work));
             place.is_aside.store(false, Ordering::SeqCst);
             watch.call();
         });
@@ -511,9 +513,10 @@ fn carry_out(
     let plan = watch.plan();
     let patience = patience(watch, plan.silence);
     match task {
-        Task::Wait { .. } | Task::Heartbeat { .. } => {} // the driver does these
+        Task::Wait { .. } | Task::Heartbeat { .. } => {} // the driver carries these tasks out
         Task::Ask { address, wait_ns } => {
-            client.try_give_up_ended(); // the question takes a descriptor
+            // the question needs a descriptor, which an ended connection may free
+            client.try_give_up_ended();
             let peer = &plan.addresses[address];
             let heard = client.asks(peer, Duration::from_nanos(wait_ns));
             failover.asked(boot_ns(), *heard.as_ref().unwrap_or(&Heard::Nothing));

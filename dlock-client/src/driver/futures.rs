@@ -450,7 +450,7 @@ impl Futures {
         if let Some(before) = before {
             let is_same = self.session.as_ref().is_some_and(|exec| Arc::ptr_eq(exec, &before));
             if !is_same {
-                let _ = before.listen(None); // that session has ended, or calls no more
+                let _ = before.listen(None); // an error means that the earlier session has ended
             }
         }
         self.session.as_ref().map(|exec| exec.listen(Some(&self.call)))

@@ -228,7 +228,7 @@ mod tests {
 
     impl Work for Tells {
         fn turn(&mut self, has_event: bool) -> Next {
-            let _ = self.0.send(has_event); // the test may have seen enough
+            let _ = self.0.send(has_event); // the test may not receive any more
             self.1 -= 1;
             match self.1 {
                 0 => Next::Over,

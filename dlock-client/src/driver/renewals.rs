@@ -176,7 +176,7 @@ mod tests {
         let mut timers = Timers::default();
         timers.put(0, renewed(1, 1));
         let first = timers.take_due(1).unwrap();
-        timers.put(0, renewed(1, 2)); // it has begun while the first was renewed
+        timers.put(0, renewed(1, 2)); // the next hold has begun while the first was renewed
         timers.put_back(first);
         assert_eq!(timers.take_due(1).map(|due| due.hold), Some(2));
         timers.put_back(renewed(1, 2));

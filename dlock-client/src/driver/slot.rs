@@ -60,7 +60,8 @@ impl<T> Slot<T> {
         }
         match std::mem::replace(&mut *state, SlotState::Closed) {
             SlotState::Filled(result) => Poll::Ready(result),
-            SlotState::Awaited(_) | SlotState::Closed => Poll::Pending, // polled after its end
+            // the future was polled after its end
+            SlotState::Awaited(_) | SlotState::Closed => Poll::Pending,
         }
     }
 }

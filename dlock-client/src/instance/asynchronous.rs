@@ -75,7 +75,7 @@ pub(super) struct Pending {
 enum WaitsFor {
     Chain(Seq),
     Reply(Seq),
-    /// The program, which has not yet asked for the result.
+    /// The operation is over: its result waits until the program asks for it.
     Nothing(OpResult),
 }
 
@@ -146,7 +146,7 @@ impl Instance {
             return code(Status::NoAsync);
         };
         if !pending.exec.is_clock_ready() {
-            return code(Status::AsyncAgain); // no clock yet to judge the answer by
+            return code(Status::AsyncAgain); // there is no clock yet by which to judge the answer
         }
         let result = match pending.check(&mut guard) {
             Some(result) => result,
@@ -212,7 +212,7 @@ impl Instance {
     }
 }
 
-#[allow(clippy::large_enum_variant)] // one at a time, and moved once
+#[allow(clippy::large_enum_variant)] // not boxed: there is one such value, which is moved once
 enum Start {
     Decided(OpResult),
     Under(Pending),

@@ -135,7 +135,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < WAIT, "{what}");
-        thread::sleep(Duration::from_millis(1)); // leaves the CPU to whom it waits for
+        thread::sleep(Duration::from_millis(1)); // leaves the CPU to other threads
     }
 }
 
@@ -175,7 +175,8 @@ fn what_an_operation_leaves_in_doubt_is_asked_for_until_it_is_undone() {
         }
     };
     for (operates, is_held, status) in [
-        (unlocks, true, Status::Success), // whether it was heard of or not
+        // the answer of the release was lost, and the hold has ended all the same
+        (unlocks, true, Status::Success),
         (tries, false, Status::BadResponse),
         (tries_many, false, Status::BadResponse),
         (tries_later, false, Status::BadResponse),
@@ -288,7 +289,7 @@ fn a_release_that_is_not_heard_of_ends_no_hold_of_another_thread() {
                 let instance = Arc::clone(&of_other);
                 let take = move || instance.trylock(LockId(1), X, 600).status;
                 other.send(thread::spawn(take)).unwrap();
-                thread::sleep(Duration::from_millis(100)); // it waits for the slot by now
+                thread::sleep(Duration::from_millis(100)); // the thread waits for the slot by now
                 ears.deaf.store(false, SeqCst);
             }
             Some(Reply::Done { word: 0 })
@@ -340,7 +341,7 @@ fn who_leaves_while_it_begins_anew_takes_no_new_session() {
     a.gate.store(LEFT, SeqCst);
     pass(far, near);
     thread::spawn(move || {
-        // the data path
+        // forwards the later connections, of the data path
         for near in line.incoming().map_while(Result::ok) {
             let far = TcpStream::connect(to).unwrap();
             pass(near.try_clone().unwrap(), far.try_clone().unwrap());
@@ -404,7 +405,7 @@ fn the_thread_that_sends_heartbeats_waits_until_the_next_is_due() {
     let config = ClientConfig { port: addr.port(), horizon_s: Some(1), ..Default::default() };
     let instance = Instance::init(&config, &addr.ip().to_string()).unwrap();
     let pulse = Arc::clone(&instance.link.load().pulse);
-    thread::sleep(Duration::from_millis(300)); // the first one is due by then
+    thread::sleep(Duration::from_millis(300)); // the first heartbeat is due by then
     eventually("the next is due later", || !pulse.is_due(boot_ns()));
 }
 

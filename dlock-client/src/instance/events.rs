@@ -149,12 +149,13 @@ impl Instance {
         for (_, index) in self.table.indices() {
             let lock_slot = self.table.lock_slot(index);
             let Some(mut guard) = lock_slot.lock_until(|| deadline_in(DATA_WAIT)) else {
-                continue; // the operation that has the lock in use reports it
+                continue; // the lock is in use; the operation that uses it reports the change
             };
             let Some(held) = guard.as_mut() else { continue };
             let known = held.listening.hold();
             if held.busy == Busy::No {
-                self.tells_of(held); // otherwise the operation under way reports it
+                // if an operation is under way on the lock, that operation reports it
+                self.tells_of(held);
             }
             let has = held.listening.hold().filter(|&hold| held.entry.hold() == Some(hold));
             let Some(hold) = has.filter(|_| has == known) else { continue };

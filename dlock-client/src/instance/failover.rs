@@ -230,7 +230,8 @@ impl Instance {
         let mut status = done(self.call(ControlRequest::Deinit));
         let Some(watch) = self.watch() else { return status };
         while status == Status::NotReady && boot_ns() < until_ns {
-            std::thread::sleep(DEPARTURE_PAUSE); // the primary knows of the leave
+            // the primary knows that this client leaves, and is not ready
+            std::thread::sleep(DEPARTURE_PAUSE);
             status = done(self.call(ControlRequest::Deinit));
         }
         if status != Status::BadResponse {

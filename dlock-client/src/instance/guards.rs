@@ -127,7 +127,8 @@ impl Instance {
         }
         let result = self.run(lock_slot, &mut guard, Op::Lock { mode, lease }, Some(&bounds));
         let attempt = self.attempted(lock_slot, &mut guard, result);
-        lock_slot.changed.notify_all(); // shared: lets others in; failed: the next takes its turn
+        // a shared hold lets other guards in; after a failure, the next one takes its turn
+        lock_slot.changed.notify_all();
         attempt
     }
 
@@ -359,7 +360,7 @@ impl Instance {
 /// Whether a hold of this client keeps a new guard out.
 #[inline]
 fn in_the_way(held: &mut ClientLock, mode: Mode) -> bool {
-    held.entry.takes_leases(); // of the calls that know no guards, none gives a read-write lock one
+    held.entry.takes_leases(); // only guards give holds of a read-write lock a lease
     let is_held = match held.entry.state() {
         EntryState::ExclusiveLocked => true,
         EntryState::SharedLocked => mode == Mode::Exclusive,
@@ -369,15 +370,15 @@ fn in_the_way(held: &mut ClientLock, mode: Mode) -> bool {
 }
 
 impl ClientLock {
-    /// Gives up a hold that is over though its guard has not ended, and on which no operation is
-    /// under way; whether there was one.
+    /// Gives up a hold that is over though its guard has not ended, if no operation is under way on
+    /// the lock. Returns whether there was such a hold.
     fn gives_up_what_is_over(&mut self) -> bool {
         let now = self.clock_of_deadline();
         self.busy == Busy::No && self.entry.gives_up_what_is_over(now)
     }
 
-    /// When a hold may be over that keeps others of this client out, on this host's clock;
-    /// `u64::MAX`: by its guard alone, or by the operation that is under way.
+    /// When the hold of a guard, which keeps this client's other guards out, may be over, on this
+    /// host's clock. `u64::MAX`: only its guard, or the operation under way, ends it.
     pub(super) fn may_be_over_at_ns(&self) -> u64 {
         match self.busy {
             Busy::No => self.entry.runs_until_ns(self.clock_of_deadline()),

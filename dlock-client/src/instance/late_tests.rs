@@ -88,7 +88,7 @@ fn deadline_s(result: OpResult) -> i64 {
 #[test]
 fn what_is_left_of_a_lease_is_told_by_the_clock_of_the_primary_that_gave_it() {
     const AHEAD_S: i64 = 1_000;
-    const TOLERATED_S: i64 = 300; // far less than that, far more than this test takes
+    const TOLERATED_S: i64 = 300; // far less than `AHEAD_S`, and far more than this test takes
     for (fabric, ahead_s) in
         FABRICS.into_iter().flat_map(|fabric| [(fabric, AHEAD_S), (fabric, -AHEAD_S)])
     {
@@ -148,7 +148,7 @@ fn a_reinit_in_place_leaves_the_ledger_of_a_wait_alone() {
         let id = got(&a, "granted late", LockType::Rw);
         got(&b, "granted late", LockType::Rw);
         if let Ok((_, mut guard)) = a.opened(id, boot_ns() + DATA_WAIT_NS) {
-            guard.as_mut().unwrap().entry.may_try(false); // it queues at once
+            guard.as_mut().unwrap().entry.may_try(false); // the wait queues at once, without a try
         }
         assert_eq!(b.trylock(id, X, 600).status, Status::Success);
         late.hold(Point::Reply, 0);
@@ -195,7 +195,7 @@ fn a_reinit_that_comes_after_its_client_has_left_leaves_no_session_behind() {
             while a.lifecycle.try_read().is_some() && !reinit.is_finished() {
                 thread::yield_now(); // until it waits for its turn
             }
-            a.gate.store(LEFT, SeqCst); // as if a deinit had waited for that for too long
+            a.gate.store(LEFT, SeqCst); // as if a deinit had waited for the reinit for too long
             drop(call);
             assert_eq!(reinit.join().unwrap(), Status::Invalid);
         });
@@ -294,7 +294,8 @@ fn a_release_whose_second_attempt_comes_after_the_lease_takes_nobody_elses_share
                 return false;
             }
             lock(&c, id, S);
-            assert_eq!(c.unlock(id).status, Status::Success); // a's word is not the latest then
+            // so the word that a has seen is not the latest
+            assert_eq!(c.unlock(id).status, Status::Success);
             late.hold(Point::Chain, 1);
             thread::scope(|scope| {
                 let leaver = scope.spawn(|| a.unlock(id).status);

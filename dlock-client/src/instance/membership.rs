@@ -331,7 +331,7 @@ impl Instance {
         }
         let status = done(self.call_with(ControlRequest::ReinitDone, patience));
         if matches!(status, Status::Success | Status::Error) {
-            self.has_refused.store(false, Ordering::Relaxed); // `Error`: it waits for no client
+            self.has_refused.store(false, Ordering::Relaxed); // `Error`: no recovery is under way
         }
         status
     }

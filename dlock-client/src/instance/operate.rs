@@ -23,7 +23,7 @@ impl Instance {
         for (lock, _) in self.table.indices() {
             loop {
                 match self.unlock(lock).status {
-                    Status::AlreadyLocked => {} // the client had entered it once more
+                    Status::AlreadyLocked => {} // the client had entered the hold several times
                     Status::Success => {
                         released += 1;
                         break;

@@ -90,7 +90,7 @@ fn a_lost_answer_is_bad_response_and_is_undone_before_the_next_operation() {
     let resolve = Request::Resolve { handle: Handle(0) };
     assert_eq!(*fake.requests.lock(), [resolve], "the arbiter is told at once");
     fake.deaf.store(false, SeqCst);
-    fake.words.lock().clear(); // it has undone it
+    fake.words.lock().clear(); // as if the arbiter had undone the operation
     assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::Success);
     assert_eq!(*fake.requests.lock(), [resolve, resolve]);
     assert_eq!(instance.stats()[28], 1);
@@ -217,7 +217,7 @@ fn a_wait_that_lasts_too_long_is_cancelled_and_its_own_reply_decides() {
 fn no_answer_is_waited_for_beyond_the_bound_of_a_call() {
     let (instance, fake) = instance(&[LockType::Fair]);
     fake.answer(|_| None);
-    fake.words.lock().insert(0, 0xd000_0000_d000_0000); // lanes are high: ask the arbiter
+    fake.words.lock().insert(0, 0xd000_0000_d000_0000); // so high that a client asks the arbiter
     let start = Instant::now();
     fake.deaf.store(true, SeqCst);
     assert_eq!(instance.trylock(LockId(1), X, 5).status, Status::BadResponse);

@@ -71,7 +71,7 @@ fn a_grant_that_came_just_before_the_drop_is_released_by_the_word_itself() {
 fn a_drop_just_before_the_grant_has_the_arbiter_undo_the_wait_before_anything_else() {
     let (instance, fake, wait, tasks) = waiting();
     instance.cancel_wait(wait, &tasks);
-    grant(&fake); // it was on its way
+    grant(&fake); // the grant was on its way
     let requests = fake.requests.lock().clone();
     assert!(matches!(requests[..], [Request::Wait { .. }, Request::Resolve { .. }]));
     assert_eq!(fake.forgotten.lock().len(), 2, "neither of the two is waited for");

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A way to a primary that can be broken, wholly or on the primary's side alone.
+//! A proxy before a primary, whose connections can be ended: both ends of one, or all of them on
+//! the side of the primary alone.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Passes on what comes to [`own_address`](super::own_address) at the port of a primary.
+/// Passes all bytes on between [`own_address`](super::own_address), at the primary's port, and the
+/// primary.
 pub struct Line(Arc<Ways>);
 
 #[derive(Default)]
 struct Ways {
     is_cut: AtomicBool,
     is_half: AtomicBool,
-    /// From the client, and to the primary. None is closed while the line is there.
+    /// The sockets from the client and to the primary. They stay open as long as the `Line` exists.
     connections: Mutex<Vec<[TcpStream; 2]>>,
 }
 
@@ -37,12 +39,13 @@ impl Line {
         line
     }
 
-    /// With its next message, in either direction, a connection ends.
+    /// Ends the connection that carries the next message, in either direction.
     pub fn cut(&self) {
         self.0.is_cut.store(true, Ordering::SeqCst);
     }
 
-    /// All connections end for the primary; the client goes on waiting for what it has sent.
+    /// Ends all connections at the primary. The client does not notice, and waits on for its
+    /// answers.
     pub fn cut_half(&self) {
         self.0.is_half.store(true, Ordering::SeqCst);
         for [_, far] in &*self.0.connections.lock().unwrap() {

@@ -36,7 +36,7 @@ pub fn on_sealed() -> bool {
     std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "sealed")
 }
 
-/// Whether this host has an RDMA device; if not, that is said.
+/// Whether this host has an RDMA device; if not, prints that.
 pub fn has_device() -> bool {
     let Err(error) = VerbsHost::choose(None, &[0; 16]) else { return true };
     let required = std::env::var_os("DLOCK_RXE_REQUIRED").is_some_and(|value| value == "1");
@@ -45,8 +45,8 @@ pub fn has_device() -> bool {
     false
 }
 
-/// The executors that a primary here offers, in the order in which `auto` tries them: first one
-/// whose clients operate on the memory themselves.
+/// The executors that the primary of these tests offers, in the order in which `auto` tries them.
+/// The first one lets clients operate on the memory by themselves.
 pub fn fabrics() -> Vec<FabricChoice> {
     let offered = |kind: &FabricKind| match kind.executes() {
         Executes::Primary if kind.needs_device() => on_sealed(),
@@ -72,20 +72,20 @@ pub fn server() -> Server {
     server_with(ServerConfig::default())
 }
 
-/// On a free port of the loopback interface.
+/// Starts a primary on a free port of the loopback interface.
 pub fn server_with(config: ServerConfig) -> Server {
     server_at(0, config)
 }
 
-/// On this port of the loopback interface.
+/// Starts a primary on this port of the loopback interface.
 pub fn server_at(port: u16, config: ServerConfig) -> Server {
     let verbs = if on_verbs() || on_sealed() { VerbsUse::On } else { VerbsUse::Off };
     let tls = config.tls.or_else(tls_of_environment);
     Server::start(ServerConfig { port, verbs, tls, ..config }).expect("the primary starts")
 }
 
-/// With `DLOCK_TLS_CA` and its neighbours in the environment clients speak TLS, and so do the
-/// primaries here, with the same certificate.
+/// The certificate of the primaries here, which is that of the clients: with `DLOCK_TLS_CA` and the
+/// related variables in the environment both speak TLS. `None`: without TLS.
 fn tls_of_environment() -> Option<Tls> {
     let path = |name: &str| std::env::var_os(name).map(Into::into);
     let files = TlsFiles {
@@ -97,7 +97,8 @@ fn tls_of_environment() -> Option<Tls> {
     Some(Tls::load(files, Arc::new(NoPassword)).expect("the files of the environment"))
 }
 
-/// The id that the primary gives a lock of this name, if it is positive and free.
+/// The hash of a lock's name: the id of the lock, if the hash is positive and no other lock has
+/// this id.
 pub fn hash(name: &str) -> i32 {
     let add = |h: u32, b: u8| h.wrapping_mul(33).wrapping_add(u32::from(b));
     name.bytes().fold(5381, add) as i32
@@ -161,11 +162,11 @@ pub fn eventually(seconds: u64, what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     while !holds() {
         assert!(Instant::now() < deadline, "not within {seconds} s: {what}");
-        std::thread::sleep(Duration::from_millis(1)); // leaves the CPU to whom it waits for
+        std::thread::sleep(Duration::from_millis(1)); // leaves the CPU to other threads
     }
 }
 
-/// Says to a [`ChildPrimary`] of the parent's that it is the child.
+/// Set in a child process that is to serve as a [`ChildPrimary`].
 const SERVES: &str = "DLOCK_TEST_SERVES_FOR_PARENT";
 
 /// A primary in a process of its own: this very program, in a test that calls
@@ -176,7 +177,7 @@ pub struct ChildPrimary {
 }
 
 impl ChildPrimary {
-    /// Starts it; `test` is the name of that test.
+    /// Starts the primary; `test` is the name of the test that calls [`serve_as_child`].
     pub fn start(test: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
@@ -198,7 +199,7 @@ impl ChildPrimary {
         ClientConfig { port: self.port, fabric, ..Default::default() }
     }
 
-    /// Stops it, and waits until every thread of it has stopped.
+    /// Stops the process, and waits until each of its threads has stopped.
     pub fn freeze(&self) {
         let pid = self.child.id().to_string();
         signal(&self.child, "STOP");
@@ -213,7 +214,7 @@ impl ChildPrimary {
         });
     }
 
-    /// Lets it go on.
+    /// Lets the stopped process go on.
     pub fn thaw(&self) {
         signal(&self.child, "CONT");
     }
@@ -223,9 +224,9 @@ impl ChildPrimary {
         Client::with_config(&config, "127.0.0.1").expect("a client")
     }
 
-    /// Kills it, and waits until it is gone.
+    /// Kills the process, and waits until it is gone.
     pub fn kill(&mut self) {
-        self.child.kill().unwrap(); // stopped processes die of it, too
+        self.child.kill().unwrap(); // this kills a stopped process, too
         self.child.wait().unwrap();
     }
 }
@@ -237,8 +238,8 @@ impl Drop for ChildPrimary {
     }
 }
 
-/// Serves as a [`ChildPrimary`] until the parent is gone, or kills it before; does nothing in any
-/// other process.
+/// In a process started by [`ChildPrimary::start`]: serves until the parent ends, or kills this
+/// process. In any other process: does nothing.
 pub fn serve_as_child() {
     if std::env::var(SERVES).is_ok() {
         let server = server();
@@ -247,7 +248,7 @@ pub fn serve_as_child() {
     }
 }
 
-/// So many threads of one client, each so often, with a lock each.
+/// `threads` threads of one client each take and release a lock of their own `rounds` times.
 pub fn threads_lock(instance: &Arc<Instance>, threads: usize, rounds: usize) {
     let threads: Vec<_> = (0..threads)
         .map(|n| {

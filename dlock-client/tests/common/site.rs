@@ -45,7 +45,7 @@ impl Site {
         self.server = Some(server);
     }
 
-    /// Its clients are not asked.
+    /// Stops the primary, whether or not it has clients.
     pub fn stop(&mut self) {
         self.server = None;
     }
@@ -55,7 +55,7 @@ impl Site {
         self.operate("{\"cmd\":\"clients\"}").matches("\"client\":").count()
     }
 
-    /// What the primary answers to a line of its operator.
+    /// The primary's answer to this line at its admin socket.
     pub fn operate(&self, line: &str) -> String {
         let mut admin = UnixStream::connect(self.folder.join("admin")).unwrap();
         admin.write_all(format!("{line}\n").as_bytes()).unwrap();
@@ -75,7 +75,8 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder); // a left-over does no harm
+        // a file or folder that is left over does no harm
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -144,7 +144,7 @@ impl RwState {
         self.shares.contains(&client) || self.untold.contains(&client)
     }
 
-    /// Whether the arbiter knows of a share of this client, whatever the client's ledger says.
+    /// Whether the arbiter knows of a share of this client, without regard to the client's ledger.
     fn has_share(&self, client: ClientId) -> bool {
         self.shares.contains(&client) || self.leased.contains_key(&client)
     }

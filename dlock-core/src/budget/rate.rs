@@ -117,7 +117,7 @@ mod tests {
         let mut pace = Pace::new(Rate { per_second: 1_000, burst: 10 });
         pace.used(NS, 1_010);
         assert_eq!(pace.rests_until(NS), Some(2 * NS + 5 * NS / 1_000));
-        pace.used(u64::MAX, u32::MAX); // does not overflow
+        pace.used(u64::MAX, u32::MAX); // checks that this does not overflow
         assert!(pace.rests_until(NS).is_some());
     }
 }

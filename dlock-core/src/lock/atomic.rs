@@ -67,7 +67,7 @@ pub(super) fn first(op: Op, e: &LockEntry, now: &Now) -> Option<(At, WordOp)> {
             (At::Extending { later }, e.word, later)
         }
         Op::Unlock if is_arbiters(e) => return None,
-        Op::Downgrade => return None, // `begin` has refused it
+        Op::Downgrade => return None, // never: `begin` refuses a downgrade of an atomic lock
         Op::Unlock => (At::Releasing, e.word, 0),
     };
     Some((at, WordOp::Cas { addr: e.w0(), expect, swap }))
@@ -226,7 +226,7 @@ fn extended(op: Op, e: &mut LockEntry, later: u64, (begun, now): (&Now, &Now)) -
     e.goes_on(AtomicWord::from_bits(later).timeout(), op.lease(), clock);
     let view = view(e);
     if op.is_acquire() {
-        return e.grant(Mode::Exclusive, view); // a re-entry
+        return e.grant(Mode::Exclusive, view); // the client enters its own hold again
     }
     e.cache = view;
     OpResult { status: Status::Success, view: Some(view) }
@@ -238,7 +238,7 @@ fn not_extended(m: &mut Machine, e: &mut LockEntry, old: u64, now: Now) -> Step 
     }
     m.rounds += 1;
     if m.rounds >= CAS_ROUNDS_MAX {
-        // only this client and the arbiter's bit can change the word
+        // so many changes are impossible: only this client and the arbiter's bit change the word
         return m.done(Status::BadResponse);
     }
     // the arbiter has set or cleared the waiters bit, or an extend without an answer took effect

@@ -29,7 +29,7 @@ impl LockEntry {
     /// `epoch`: the incarnation in which the entry's slot was given.
     pub fn claim(&self, now: Now, epoch: Epoch) -> Claim {
         let (granted_at, deadline) = match self.doubt {
-            // it may be released: any other claim is later
+            // the lock may be released, so every other claim must count as later
             Doubt::Release => (Epoch(0), Deadline::NONE),
             _ => self.granted_at(epoch),
         };
@@ -119,7 +119,7 @@ impl LockEntry {
             self.granted_at = Some(self.granted_at(epoch));
         }
         if !self.keeps_token(old) {
-            self.token = Token::NONE; // `Confirm` brings a new one
+            self.token = Token::NONE; // the answer to `Confirm` brings a new token
         }
         let may_be_lost = old.is_past_horizon() || self.may_be_lost_by_clock(old);
         if self.state.is_held() {
@@ -131,7 +131,7 @@ impl LockEntry {
         match &mut self.doubt {
             doubt @ (Doubt::None | Doubt::Downgrade) => *doubt = Doubt::Claimed { may_be_lost },
             Doubt::Claimed { may_be_lost: before } => *before |= may_be_lost,
-            _ => {} // the doubt is undone anyway
+            _ => {} // any other doubt is undone before the next operation
         }
     }
 
@@ -153,7 +153,8 @@ impl LockEntry {
         self.see_lanes(grant.word);
         self.write = None;
         if self.has_left() || grant.already && self.doubt == Doubt::None && !self.state.is_held() {
-            self.doubt = Doubt::Acquire; // got anew, but something of an earlier time may be left
+            // something of the client's earlier use of the lock may be left
+            self.doubt = Doubt::Acquire;
         }
     }
 
@@ -208,7 +209,7 @@ impl LockEntry {
         self.doubt = Doubt::None;
         let claimed = (self.lease.until_ns, self.lease.runs_until_ns);
         self.is_judged_by(&now);
-        // without an end the successor keeps it as a hold without a lease
+        // a hold without an end is kept by the successor as one without a lease
         self.lease.by_arbiter &= !deadline.is_never();
         self.lasts_until(deadline);
         (self.lease.until_ns, self.lease.runs_until_ns) = claimed;

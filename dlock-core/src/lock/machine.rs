@@ -227,7 +227,7 @@ impl Machine {
         if matches!(reply, Reply::Denied { status: Status::LockNotGet, .. }) {
             // a client that has not got a lock holds nothing of it
             match (self.is_confirm || self.is_renewal) && e.state.is_held() {
-                true => e.lose(), // its program has yet to learn that
+                true => e.lose(), // the program has yet to learn that the hold is lost
                 false => e.end(EntryState::Initialized),
             }
             return self.done(Status::LockNotGet);

@@ -182,7 +182,7 @@ struct Means {
 }
 
 /// The first step of an operation.
-#[allow(clippy::large_enum_variant)] // nothing is allocated
+#[allow(clippy::large_enum_variant)] // not boxed: the first step allocates nothing
 #[derive(Debug)]
 pub enum Begin {
     /// The entry has decided the operation without the primary.
@@ -413,7 +413,8 @@ impl LockEntry {
         }
     }
 
-    /// The results that need no primary: the table of the C API's cached state.
+    /// The result of an operation that needs no primary, by the table of the C API's cached state;
+    /// `None`: it needs one.
     fn decide(&mut self, op: Op, now: Now) -> Option<OpResult> {
         if self.is_kept() {
             if let Some(served) = self.served(op, now) {

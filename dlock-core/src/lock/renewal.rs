@@ -186,7 +186,7 @@ impl LockEntry {
         if !machine.is_renewal {
             return self.lost();
         }
-        let write = self.write.take(); // the write that says that nothing is claimed any more
+        let write = self.write.take(); // keeps the pending write that claims nothing any more
         self.lose_by(Loss::Unknown);
         self.write = write;
         OpResult::of(Status::Fail)

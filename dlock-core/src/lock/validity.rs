@@ -97,7 +97,7 @@ impl LockEntry {
     }
 
     /// Sets the deadline of the hold. A hold of a read-write lock that the arbiter does not keep
-    /// has none, whatever an answer says.
+    /// has none, even if an answer names one.
     pub(super) fn lasts_until(&mut self, deadline: Deadline) {
         self.lease.time = if self.is_on_word() { Deadline::NEVER } else { deadline };
     }

@@ -140,7 +140,8 @@ impl Locks {
     }
 }
 
-/// A failed acquire of an atomic lock that is held, or a release or extend of one that is lost.
+/// The counter for a failed word operation on an atomic lock: an acquire of a lock that is held, or
+/// a release or extend of a hold that is lost.
 fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> Option<Counter> {
     let WordOp::Cas { expect, swap, .. } = *word_op else { return None };
     let found = AtomicWord::from_bits(old);
@@ -157,9 +158,9 @@ fn of_atomic(now: ServerTime, client: ClientId, word_op: &WordOp, old: u64) -> O
     }
 }
 
-/// A failed operation on a read-write lock. `verbs`: the number of word operations in the chain. A
-/// share is taken or given back in one chain with a ledger write; an addition that corrects the
-/// count comes alone.
+/// The counter for a failed operation on a read-write lock. `verbs`: the number of word operations
+/// in the chain. A share is taken or given back in one chain with a ledger write; an addition that
+/// corrects the count comes alone.
 fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<Counter> {
     let found = RwWord::from_bits(old);
     let is_held = found.client() != 0 || found.waiters();
@@ -174,7 +175,8 @@ fn of_rw(client: ClientId, word_op: &WordOp, old: u64, verbs: usize) -> Option<C
     }
 }
 
-/// A ticket that is not served at once, or the release of an exclusive hold that is over.
+/// The counter for a ticket of a fair lock that is not served at once, or for the release of an
+/// exclusive hold that is over.
 fn of_fair(word_op: &WordOp, old: u64, values: &Values) -> Option<Counter> {
     match *word_op {
         WordOp::Faa { add, .. } => {

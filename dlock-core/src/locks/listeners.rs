@@ -37,7 +37,8 @@ pub(super) struct Listeners {
     due: BTreeSet<Slot>,
     /// Clients from which an operator wants something back: by when, and which lock (`None`: all).
     wanted: BTreeMap<ClientId, (ServerTime, Option<LockId>)>,
-    /// Those of them that the primary is answering, with the last slot for which it has answered.
+    /// The clients in `wanted` that the primary is answering, each with the last slot for which it
+    /// has answered.
     telling: BTreeMap<ClientId, Option<Slot>>,
 }
 

@@ -314,7 +314,7 @@ impl Locks {
                 ControlReply::Done
             }
             R::Heartbeat => {
-                // the membership fills these in
+                // the membership puts the real values in
                 let (until, asked) = (ServerTime(0), ServerTime(0));
                 let (recovering, recovery) = (self.recovering, self.have_told());
                 ControlReply::Alive { now, recovering, until, asked, recovery }
@@ -441,7 +441,7 @@ impl Locks {
         }
         let (from, slot) = (Caller { client, handle, seq }, lock.slot);
         let request = self.as_allowed(client, name, request);
-        mem.visited(1 + self.arbiter.searched(slot)); // the search for the client
+        mem.visited(1 + self.arbiter.searched(slot)); // counts the search for the client's records
         match request {
             Request::Listen { knows, until, .. } => {
                 if knows {

@@ -154,7 +154,7 @@ mod tests {
         ClientId::new(n).unwrap()
     }
 
-    /// Granted `since`, until `deadline`.
+    /// A claimed hold that was granted at `since` and lasts until `deadline`.
     fn hold(n: u32, mode: Mode, deadline: Deadline, since: u64) -> Claimed {
         let (client, since) = (id(n), ServerTime(since));
         let granted_at = (Epoch(1), Deadline::NEVER);
@@ -162,7 +162,7 @@ mod tests {
         Claimed { client, mode, is_held: true, deadline, granted_at, since, place, token }
     }
 
-    /// A ticket of this lap of this incarnation.
+    /// A claimed place in the queue, with a ticket of this lap of this incarnation.
     fn queued(n: u32, mode: Mode, (epoch, lap): (u64, u64), (tx, ts): (u32, u32)) -> Claimed {
         let place = Some(Place { epoch: Epoch(epoch), ticket: Ticket { lap, tx, ts } });
         Claimed { is_held: false, place, ..hold(n, mode, Deadline::NONE, 0) }
@@ -172,13 +172,13 @@ mod tests {
         Claimed { is_held: true, deadline: Deadline::at_s(109), since: ServerTime(since), ..claim }
     }
 
-    /// What each of the clients 1 to `n` has.
+    /// The ledger states of the clients 1 to `n` after the settlement.
     fn had(settled: &Settled, n: u32) -> Vec<Option<LedgerState>> {
         let entry = |c| settled.entries.iter().find(|e| e.0 == id(c)).map(|e| e.1.state());
         (1..=n).map(entry).collect()
     }
 
-    /// The same in every order of arrival.
+    /// The settlement of these claims, which must be the same in every order of arrival.
     fn settled(lock_type: LockType, claims: &[Claimed]) -> Settled {
         let sorted = |mut settled: Settled| {
             settled.entries.sort_unstable_by_key(|(client, ..)| *client);
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!((word.client(), word.timeout(), word.waiters()), (2, Deadline::at_s(7), false));
         let nothing = Settled { fence: 8, ..Settled::default() };
         assert_eq!(settle(LockType::Atomic, &[], 8), nothing);
-        // granted at the same time, whoever has the lower id
+        // of two holds granted at the same time, the later deadline counts, not the lower id
         let word = settled(
             LockType::Atomic,
             &[hold(1, X, Deadline::at_s(6), 6), hold(2, X, Deadline::at_s(7), 6)],
@@ -216,8 +216,8 @@ mod tests {
         assert_eq!(AtomicWord::from_bits(word).client(), 2, "the longer lease");
     }
 
-    /// The claim of one whose lease is over may have been under way for as long as its primary
-    /// stood still: it looks younger than it is.
+    /// A claim whose lease is over may have been under way for as long as the primary stood still.
+    /// Its hold then looks younger than it is.
     #[test]
     fn the_later_deadline_at_one_incarnation_and_the_later_incarnation_win_however_old_they_look() {
         let granted_at = |n, since, epoch, deadline| Claimed {
@@ -297,7 +297,7 @@ mod tests {
         );
     }
 
-    /// Two clients that both say to hold the lock, one of them shared.
+    /// Two clients claim to hold the lock: one exclusively, the other shared.
     #[test]
     fn of_a_shared_and_an_exclusive_hold_the_later_one_stays_alone() {
         let hold = |n, mode, since| held(since, queued(n, mode, (1, 4), (7, 0)));
@@ -318,7 +318,7 @@ mod tests {
             held(3, queued(2, S, (1, 4), (7, 3))),
             queued(3, S, (1, 4), (7, 2)),
             queued(4, X, (1, 4), (7, 4)),
-            held(1, queued(5, X, (1, 4), (6, 0))), // over since then
+            held(1, queued(5, X, (1, 4), (6, 0))), // the lease of this hold is over
         ];
         let fair = settled(LockType::Fair, &claims);
         let tickets = [1, 2, 3, 4, 5].map(|n| ticket(&fair, n));
@@ -326,7 +326,8 @@ mod tests {
         assert_eq!(taken(&fair), (1, 4));
     }
 
-    /// Who had not asked its primary yet has a number of the one before.
+    /// A client that had not asked its last primary yet has a ticket number of the primary before
+    /// that.
     #[test]
     fn tickets_of_an_earlier_incarnation_and_of_an_earlier_lap_come_first() {
         let claims = [

@@ -83,7 +83,7 @@ impl Locks {
         let has_nothing = known.handles_len() == 0 && !self.registry.objects.owns_any(client);
         self.reinits.remove(&client);
         self.deaf.forget(client); // a reference and its wait are undone together
-        self.changing.remove(&client); // its locks need not learn of a change
+        self.changing.remove(&client); // no lock of the client need learn of a change
         if self.recovering {
             self.removed.insert(client);
             self.has_told(client); // the client has nothing left to claim

@@ -464,7 +464,7 @@ impl Membership {
     /// # Errors
     /// `Error`: the client's old queue pairs could not be fenced, or the session was given up.
     /// `ClientRemoved`: the primary does not know the client any more.
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn finish_attach(&mut self, attach: &Attach, joining: Joining) -> Result<Channel, Status> {
         let target = self.target(attach);
         let Some(member) = self.members.get_mut(&attach.client) else {

@@ -143,7 +143,7 @@ impl Membership {
 
     /// Handles the result of [`Task::Look`]: whether the client whose place is needed has
     /// something.
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn looked(&mut self, client: ClientId, has_something: bool) {
         let state = self.state(client);
         if !matches!(state, Some(State::Ending(Ending::Evict { .. }))) {
@@ -165,7 +165,7 @@ impl Membership {
     }
 
     /// Handles the result of [`Task::Lapse`].
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn lapsed(&mut self, now: ServerTime, client: ClientId, lapsed: Lapsed) {
         let Some(State::Lapsing(exit)) = self.state(client) else { return };
         let condemned = self.with(client, |member| {

@@ -213,7 +213,7 @@ impl Membership {
     }
 
     /// Handles a client's request other than `Init` and `Reinit`, on its control connection.
-    #[allow(clippy::too_many_arguments)] // those of the primary's `control`, and the client
+    #[allow(clippy::too_many_arguments)] // the arguments of the primary's `control`, and the client
     pub(crate) fn control(
         &mut self,
         now: ServerTime,
@@ -295,7 +295,7 @@ impl Membership {
 
     /// Handles that a command channel has ended by itself. `unfenced`: whether its queue pairs
     /// could not be fenced.
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn channel_ended(&mut self, client: ClientId, channel: u64, unfenced: bool) {
         self.with(client, |member| {
             member.forget_channel(Some(channel));
@@ -308,7 +308,7 @@ impl Membership {
 
     /// Handles the result of [`Task::CloseChannel`]. `unfenced`: whether queue pairs could not be
     /// fenced; those of an old session must not act while the primary serves a new one.
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn channel_closed(&mut self, client: ClientId, channel: Option<u64>, unfenced: bool) {
         let next = self.with(client, |member| {
             member.forget_channel(channel);
@@ -340,7 +340,7 @@ impl Membership {
     /// Cuts off a client that keeps others waiting in the middle of an operation: it is fenced, and
     /// keeps only its leases once its horizon has passed. Until then it may not come back, because
     /// it would keep others waiting again.
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn hinders(&mut self, client: ClientId) {
         self.cut_off(client, Exit::Hindered);
     }

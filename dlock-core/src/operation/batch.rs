@@ -47,7 +47,8 @@ struct Item {
     run: Run,
 }
 
-#[allow(clippy::large_enum_variant)] // 31 at most, and nothing is allocated per item
+// not boxed: there are 31 at most, and no item allocates anything
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 enum Run {
     Queued,
@@ -159,7 +160,7 @@ impl Batch {
                 entry.give_back();
             }
             if was_held {
-                continue; // as in a single call
+                continue; // a single call, too, undoes such a hold only later
             }
             if let Some(request) = entry.undo_request(now) {
                 if !planted::is(Bug::JudgedOnce) {

@@ -45,7 +45,8 @@ impl Operation {
             return false;
         }
         if entry.refs() > 1 {
-            entry.leaves_once(); // a re-entry: there is nothing to send
+            // the client had entered its own hold again, so there is nothing to send
+            entry.leaves_once();
             return false;
         }
         entry.give_back();

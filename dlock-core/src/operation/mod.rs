@@ -111,7 +111,7 @@ pub enum Effect {
     Wake {
         /// The word.
         addr: WordAddr,
-        /// Which halves; [`Half::High`]: both.
+        /// Which halves of the word; [`Half::High`]: both halves.
         half: Half,
     },
     /// Send a request; the client does not wait for a reply.
@@ -191,7 +191,7 @@ pub struct Operation {
 }
 
 /// The first part of an operation: it has decided the operation, or the operation runs.
-#[allow(clippy::large_enum_variant)] // an operation allocates nothing
+#[allow(clippy::large_enum_variant)] // not boxed: an operation allocates nothing
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Started {
     /// Decided without the primary.
@@ -290,7 +290,8 @@ impl Operation {
                     }
                     self.finish(entry, result);
                     if let Some(write) = entry.take_ledger_write() {
-                        self.has_acted = true; // before the hold that it gives back is undone
+                        // this write comes before the undo of a hold that is given back
+                        self.has_acted = true;
                         return Effect::WriteLedger(write);
                     }
                 }

@@ -477,7 +477,8 @@ fn run(batch: &mut Batch, rig: &mut Rig, words: &mut [u64]) -> usize {
                         let words = if is_turn { &mut turns } else { &mut *words };
                         all.push(execute(word_op, &mut words[place]));
                     }
-                    all.resize(chain.values_len(), 0); // the lap
+                    // the values behind the first one, such as the lap, are 0
+                    all.resize(chain.values_len(), 0);
                     batch.outcome(i, e, values(&all), at(1));
                 }
                 _ => batch.reply(i, e, Ok(Reply::Done { word: 0 }), at(1)),

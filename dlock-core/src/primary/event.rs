@@ -17,7 +17,7 @@ use crate::wire::status::Status;
 
 /// Something that has happened.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)] // `client`, `control`, `channel`: which, by their numbers
+#[allow(missing_docs)] // `client`, `control` and `channel` are the numbers of what they name
 pub enum Event {
     /// A recovery begins that waits for these clients, even if `recovery_clients` of
     /// [`PrimaryConfig`](super::PrimaryConfig) is 0. The predecessor answers nothing any more; the
@@ -87,7 +87,7 @@ pub enum Event {
 }
 
 impl Event {
-    #[doc(hidden)] // for tests of other rules
+    #[doc(hidden)] // public for tests of other rules
     pub fn removes(client: ClientId) -> Self {
         let whose = Whose::Client(client);
         let act = Act::TakeAway { whose, grace_s: 0, now: true };
@@ -97,7 +97,7 @@ impl Event {
 
 /// Something for the driver to do. The driver executes effects in the order in which they come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // `client`, `control`, `channel`: which, by their numbers
+#[allow(missing_docs)] // `client`, `control` and `channel` are the numbers of what they name
 pub enum Effect {
     /// The answer to [`Event::Open`]. The driver gives an admitted client its memory before its
     /// answer.

@@ -274,7 +274,7 @@ impl Primary {
             }
             Next::Tell(effect) => return self.effects.push_back(effect),
         };
-        self.next.push_front(then); // after the effects of the step
+        self.next.push_front(then); // goes on once the effects of this step are carried out
     }
 
     /// Handles that the driver has executed the effect that it must report.
@@ -460,7 +460,7 @@ impl Primary {
         others.fold(offers.clone(), Offers::without)
     }
 
-    #[doc(hidden)] // for tests of single rules
+    #[doc(hidden)] // public for tests of single rules
     pub fn parts(&mut self) -> (&mut Membership, &mut Locks) {
         (&mut self.members, &mut self.locks)
     }

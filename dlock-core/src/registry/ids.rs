@@ -81,7 +81,8 @@ impl Ids {
 
     fn free_from(&self, id: i32) -> Option<i32> {
         match self.range_of(id) {
-            Some((_, last)) => last.checked_add(1), // ranges do not touch each other
+            // ranges do not touch each other, so the next id is free
+            Some((_, last)) => last.checked_add(1),
             None => Some(id),
         }
     }

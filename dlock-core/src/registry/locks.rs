@@ -369,7 +369,7 @@ mod tests {
     }
 
     impl World {
-        /// Clients 1 to 3.
+        /// A registry with the clients 1 to 3, and room for `locks_max` locks.
         fn new(locks_max: usize) -> Self {
             let mut reg = Registry::new(3, locks_max, 2);
             for raw in 1..=3 {

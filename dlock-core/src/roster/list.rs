@@ -113,7 +113,8 @@ impl List {
             return false;
         }
         for (client, kept) in lost.clients {
-            self.clients.entry(client).or_insert(kept); // a client that is known has come since
+            // a client that is already known has come since, so its later entry counts
+            self.clients.entry(client).or_insert(kept);
         }
         self.origin.after.extend(lost.origin.after);
         self.origin.lost = None;
@@ -131,7 +132,8 @@ impl Origin {
     /// Applies a change of the roster.
     pub fn apply(&mut self, change: &Change) {
         match change {
-            Change::Only { .. } => self.lost = None, // a recovery has ended
+            // a recovery has ended, so that no clients are missing any more
+            Change::Only { .. } => self.lost = None,
             Change::Tokens { below } => self.tokens_below = self.tokens_below.max(*below),
             _ => {}
         }

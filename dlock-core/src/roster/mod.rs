@@ -117,7 +117,7 @@ pub enum Change {
         /// The client.
         client: ClientId,
     },
-    /// These are all clients.
+    /// The roster has these clients, and no others.
     Only {
         /// The clients.
         clients: Vec<ClientId>,
@@ -191,7 +191,7 @@ impl Change {
             }
             Change::Left { client } => _ = clients.remove(client),
             Change::Only { clients: all } => clients.retain(|client, _| all.contains(client)),
-            Change::Tokens { .. } => {} // a change of no client
+            Change::Tokens { .. } => {} // tokens concern no single client
         }
     }
 }

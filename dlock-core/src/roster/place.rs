@@ -108,12 +108,13 @@ pub struct Folder {
 pub enum Hold {
     /// The primary does nothing more: its lock file is in its place.
     Holds,
-    /// It makes its lock file again, and the folder if need be, but replaces no other file.
+    /// The primary makes its lock file again, and the folder if need be, but replaces no other
+    /// file.
     MakeAgain,
     /// The primary writes nothing: another primary has taken the place.
     Replaced,
-    /// It writes nothing: its folder was moved, or a mount or a link on the path to the folder has
-    /// changed.
+    /// The primary writes nothing: its folder was moved, or a mount or a link on the path to the
+    /// folder has changed.
     OutOfReach,
 }
 

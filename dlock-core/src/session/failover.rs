@@ -385,7 +385,8 @@ impl Failover {
             return;
         }
         self.settles = false;
-        self.is_unsettled &= !is_all; // otherwise the client confirms again after the next answer
+        // if this was not all, the client confirms again after the next answer
+        self.is_unsettled &= !is_all;
         if self.stage == Stage::Here {
             return;
         }
@@ -645,7 +646,8 @@ mod tests {
                 f.came(6, Err(status));
             }
             assert!(!matches!(f.next(u64::MAX), Task::Anew { .. }), "{f:?}");
-            f.came(6, Ok(false)); // it was known after all, and is away once more
+            // the primary knows the client after all, which then loses its connection again
+            f.came(6, Ok(false));
             f.broken(6);
         }
         let mut f = at_two();

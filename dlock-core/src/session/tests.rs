@@ -515,7 +515,8 @@ fn a_lock_that_is_got_again_is_where_the_primary_says() {
     let mut others = left();
     assert_eq!(adopt(&mut others, 3, &at(12, true), 2), None, "its id is another lock's");
     assert!(others.has_left() && others.desc().name == [1]);
-    let mut untold = entry(LockType::Atomic); // it claimed a hold, and knows nothing of it any more
+    // the entry has claimed a hold, and does not know any more what became of it
+    let mut untold = entry(LockType::Atomic);
     assert_eq!(adopt(&mut untold, 2, &at(12, true), 1), Some(true));
     assert!(untold.in_doubt() && untold.slot() == Slot(12));
     let nothing = |grant: &LockGrant| LockEntry::new(client(), 0, LockType::Atomic, grant, desc(1));

@@ -34,9 +34,10 @@ pub const PAUSE_NS: (u64, u64) = (50_000_000, 30_000_000_000);
 pub enum Ground {
     /// The process of the primary has ended.
     Ended,
-    /// The operator's fencing command says so, and the primary is silent.
+    /// The operator's fencing command says that no other process is primary, and the primary is
+    /// silent.
     Fenced,
-    /// An operator says so, and the primary is silent.
+    /// An operator says that no other process is primary, and the primary is silent.
     Promoted,
 }
 
@@ -192,7 +193,8 @@ impl Standby {
                 self.pauses(now_ns);
                 Some(ground)
             }
-            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None, // a late answer
+            // an answer at these stages comes too late to count
+            Stage::Fences | Stage::Takes(_) | Stage::Owns(_) => return None,
         };
         (self.was_heard, self.heard_ns, self.stage) = (true, now_ns, Stage::Watches);
         self.next_ns = now_ns.saturating_add(self.quarter_ns());

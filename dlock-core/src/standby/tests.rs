@@ -114,7 +114,7 @@ fn an_operator_ends_a_command_that_hangs_and_the_primary_is_asked_once_more() {
         now += 8 * SILENCE_NS;
         assert!(standby.may(now));
         assert!(matches!(standby.next(now), Task::Probe { .. }));
-        standby.fenced(now, true, false); // late
+        standby.fenced(now, true, false); // the result of the hanging command comes now
         if serves {
             assert_eq!(standby.hears(now), Some(Ground::Promoted));
             assert!(matches!(standby.next(now), Task::Wait { .. }));

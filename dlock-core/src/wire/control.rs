@@ -131,7 +131,7 @@ pub enum ControlRequest {
         version_max: u8,
         /// `trans_mode_t` of the C API; must be the same as the primary's.
         tp_mode: u8,
-        /// As in `Init`.
+        /// The session horizon that the client asks for, as in `Init`.
         horizon_s: u32,
         /// The client's id.
         client: ClientId,
@@ -197,18 +197,18 @@ pub enum Act {
 /// The clients from which an operator takes something away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// This one.
+    /// The client with this id.
     Client(ClientId),
-    /// Those that hold the lock of this name; if `client` is given, only that one.
+    /// The clients that hold the lock of this name; if `client` is given, only that client.
     Holders {
         /// The name, 1 to 512 bytes.
         name: Vec<u8>,
         /// The one client; `None`: all holders.
         client: Option<ClientId>,
     },
-    /// Those that have no control connection.
+    /// The clients that have no control connection.
     Departed,
-    /// All.
+    /// All clients.
     All,
 }
 

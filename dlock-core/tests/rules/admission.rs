@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is let in, who must go for others, and what must be over before.
+//! Which clients are admitted, which absent clients lose their place to others, and what must be
+//! over before that.
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{Deadline, Lease, NS};
@@ -41,7 +42,7 @@ fn all_absent_clients_are_looked_at_in_turn_until_one_has_nothing() {
         let mut peers = full(&mut site, clients);
         peers.sort_by_key(|peer| peer.id);
         assert_eq!(site.open(&init(0)), Err(Status::ServerNoResource), "the first looks");
-        // the client that was looked at first, or last, has nothing any more
+        // the client that the primary has looked at first, or last, has nothing any more
         site.memory.words.iter_mut().for_each(|(_, word)| {
             if AtomicWord::from_bits(*word).client() == peers[free].id.get() {
                 *word = 0;
@@ -87,13 +88,13 @@ fn a_client_whose_process_may_live_with_the_memory_is_not_evicted() {
         assert_eq!(site.attach(Peer { fabric: Tcp, ..peer }), Status::Success);
         site.lose(peer, Gone::Closed);
         if is_dead {
-            site.die(peer); // of the process it is not known that it was the last
+            site.die(peer); // the ended process need not be the client's last one
         }
         assert_eq!(site.open(&init(0)).is_ok(), is_dead);
     }
 }
 
-/// What it is asked for may have come in between.
+/// Between the primary's look at the client and its eviction, the client may have got something.
 #[test]
 fn a_client_that_has_something_after_all_is_not_evicted() {
     for has_something in [true, false] {
@@ -229,7 +230,7 @@ fn so_many_processes_may_have_the_memory_for_one_client() {
         (1..PROCESSES_MAX as i32).map(|n| maps(&mut site, n).unwrap()).collect();
     assert_eq!(may(&site, 1), Status::Success, "it is known");
     assert_eq!(may(&site, 99), Status::ServerNoResource);
-    // of a process that has ended nothing can be mapped
+    // a process that has ended maps nothing, so its place is free
     site.tell(Event::ProcessEnded { client, process: watched[0] });
     assert!(maps(&mut site, 99).is_some());
     assert_eq!(may(&site, 1), Status::ServerNoResource, "it would be another process");
@@ -339,7 +340,8 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_until_they_are() {
     let mut site = Site::new();
     let peer = site.join(Verbs, 0);
     site.primary.parts().0.channel_ended(peer.id, 1, true);
-    site.primary.parts().0.channel_ended(peer.id, 1, true); // told twice, it is as true
+    // the end of the channel is reported twice
+    site.primary.parts().0.channel_ended(peer.id, 1, true);
     let attach = attach_of(peer);
     let finish = |site: &mut Site| {
         site.primary.parts().0.finish_attach(&attach, Joining::over(Verbs)).map(drop)
@@ -418,7 +420,7 @@ fn each_process_of_a_client_is_watched_once_and_all_must_end() {
     assert_eq!(attach(&mut site, first + 1), None);
     site.tell(Event::ProcessEnded { client: peer.id, process: known });
     assert_eq!(site.state(peer), Some(State::Present), "the second lives");
-    // a new process may have the number of one that has ended
+    // a new process may have the process id of one that has ended
     let third = attach(&mut site, first).unwrap();
     assert!(third != known && third != second);
     site.tell(Event::ProcessEnded { client: peer.id, process: second });
@@ -443,7 +445,7 @@ fn an_id_has_31_bits_and_is_nobody_elses() {
     assert!(!site.members().is_empty());
 }
 
-/// It operates on the memory by itself, and may have gone on while the primary stood still.
+/// A client that operates on the memory itself may have gone on while the primary stood still.
 #[test]
 fn nobody_hinders_others_before_a_primary_that_stood_still_has_looked_again() {
     for goes_on in [true, false] {
@@ -496,7 +498,7 @@ fn nobody_gets_queue_pairs_while_the_primary_recovers() {
     }
 }
 
-/// It has a session that it has not moved to yet.
+/// The client has a prepared session, to which it has not moved yet.
 #[test]
 fn a_client_that_is_about_to_come_back_is_not_evicted() {
     for comes_back in [true, false] {

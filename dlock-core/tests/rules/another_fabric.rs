@@ -37,7 +37,7 @@ impl Client {
         site.out.iter().find(|sent| sent.client == id).map(|sent| sent.reply)
     }
 
-    /// A claim of so many seconds, and a ticket.
+    /// Writes a claim of `claim_s` seconds into the client's ledger, and takes a ticket.
     fn takes(&mut self, site: &mut Site, claim_s: u32) -> Ticket {
         self.stamp += 1;
         let (until, handle) = (START.deadline(Lease::secs(claim_s)), self.grant.handle);
@@ -118,7 +118,8 @@ fn what_a_client_holds_it_holds_on_another_fabric_until_its_claim_ends() {
     }
 }
 
-/// The ledger write that says so was lost. The client's next ticket has a claim of its own.
+/// The client has released its ticket, but the ledger write of that is lost. Its next ticket has a
+/// claim of its own.
 #[test]
 fn a_ticket_that_was_released_counts_neither_itself_nor_against_the_next() {
     for (from, to) in TO {
@@ -136,7 +137,8 @@ fn a_ticket_that_was_released_counts_neither_itself_nor_against_the_next() {
     }
 }
 
-/// The chain comes when its lease is over, and another client holds the lock.
+/// The chain of a release arrives when the lease of its hold is over, and another client holds the
+/// lock.
 #[test]
 fn a_late_release_of_the_channel_before_ends_no_other_hold() {
     let (mut site, mut p, mut x) = site(FabricKind::Tcp);

@@ -96,7 +96,7 @@ fn a_cancel_ends_the_wait_that_it_names_and_no_other() {
     assert!(is_granted(&w.pass(70 * NS), 2));
 }
 
-/// Its session was lost before it sent its wake-up.
+/// The reader's session ended before the reader could send its `Wake`.
 #[test]
 fn a_reader_that_left_without_a_word_keeps_nobody_waiting() {
     let mut w = World::new(LockType::Rw, 2);
@@ -107,7 +107,8 @@ fn a_reader_that_left_without_a_word_keeps_nobody_waiting() {
     assert!(is_granted(&w.pass(1), 2));
 }
 
-/// Its ledger is what is known of a client that may map the memory.
+/// A client that may map the memory changes its ledger by itself, so the arbiter goes by the ledger
+/// alone.
 #[test]
 fn a_share_of_a_client_with_a_ledger_is_not_remembered() {
     let mut w = World::new(LockType::Rw, 2);
@@ -116,7 +117,7 @@ fn a_share_of_a_client_with_a_ledger_is_not_remembered() {
         let word_op = WordOp::Faa { addr, add: 1 };
         arbiter.executed_word_op(memory, lock, (id(1), HANDLE), LedgerEntry::new(), &word_op, 0);
     });
-    // it has given the share back by itself
+    // the client has given the share back by itself, as its ledger says
     assert!(is_granted(&w.ask(1, wait_as(X, 1)), 1));
 }
 
@@ -131,7 +132,7 @@ fn a_client_that_was_granted_waits_for_nothing() {
     assert_eq!(waits, [0, 0, 1]);
 }
 
-/// It was granted by a message, and has not written its ledger yet.
+/// The reader was granted the lock by a message, and has not written that into its ledger yet.
 #[test]
 fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
     let mut w = World::new(LockType::Rw, 3);
@@ -149,7 +150,8 @@ fn a_recount_counts_a_reader_whose_ledger_says_that_it_waits() {
     assert_eq!((word.rcount(), word.waiters()), (1, false));
 }
 
-/// Its ledger does not say so yet when it begins to operate on the word itself.
+/// The client's ledger does not say yet that the share was given back, when the client begins to
+/// operate on the word itself.
 #[test]
 fn a_granted_share_that_was_given_back_is_not_counted_again() {
     let mut w = World::new(LockType::Rw, 2);
@@ -203,7 +205,7 @@ fn what_the_last_call_took_is_no_part_of_the_state() {
     assert!(w.arbiter == before && w.arbiter.work() != before.work());
 }
 
-/// A client between two verbs keeps the count from being known.
+/// While a client is between two word operations, the arbiter cannot know the count.
 #[test]
 fn a_client_in_doubt_is_waited_for_once_however_often_it_asks() {
     let mut w = World::new(LockType::Rw, 2);

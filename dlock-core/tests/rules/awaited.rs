@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whom a recovery waits for, and for how long.
+//! Which clients a recovery waits for, and for how long.
 
 use dlock_core::clock::{ServerTime, NS};
 use dlock_core::ids::{ClientId, LockId};
@@ -110,7 +110,7 @@ fn who_does_not_come_is_given_up_after_the_deadline_and_its_horizon() {
     }
 }
 
-/// The primary stood still: its clients may have knocked all the time.
+/// The primary stood still, so requests of its clients may lie unread in its sockets.
 #[test]
 fn who_is_missing_is_not_given_up_before_everything_was_heard_that_had_come() {
     let mut w = waiting(&[known(5, 10), known(6, 10)]);
@@ -142,7 +142,8 @@ fn who_is_back_is_waited_for_beyond_the_deadline() {
     assert_ne!(w.memory.read(at), 0);
 }
 
-/// It has claimed something, and goes again: what it had claimed is not half of it.
+/// The client has claimed a hold, and leaves before it has claimed everything: then none of its
+/// claims counts.
 #[test]
 fn of_a_client_that_has_not_told_everything_nothing_counts() {
     let all = [known(5, 10), known(6, 0)];
@@ -190,7 +191,7 @@ fn whose_list_was_lost_is_waited_for_until_an_operator_does_not_want_to() {
         let mut w = waiting(&all);
         w.primary.awaits_unlisted();
         assert!(w.primary.is_recovering() && w.primary.progress().unwrap().is_unlisted);
-        // one that the list would have had, and those that it has
+        // the clients of the list, and one that the lost part of the list would have had
         for of in all.into_iter().chain([known(6, 0)]) {
             w.comes(of);
             assert_eq!(w.tells(of), ControlReply::Done);
@@ -217,8 +218,8 @@ fn an_operator_may_not_want_to_wait() {
     assert!(counted.is_over_at(NOW));
 }
 
-/// The answer that let it in may be lost with the primary: nobody knows of it then, and nobody
-/// would ever come.
+/// The answer that admitted the client may be lost with the primary. Then no client has this id,
+/// and the recovery would wait for ever.
 #[test]
 fn who_was_never_given_a_lock_is_not_waited_for_and_may_come_at_any_time() {
     let idle = |id| Known { has_locks: false, ..known(id, 0) };
@@ -251,7 +252,7 @@ fn who_was_never_given_a_lock_is_not_waited_for_and_may_come_at_any_time() {
     assert_eq!(waiting(&many).primary.idle().count(), 10, "no more than there is room for");
 }
 
-/// An operator who does not want to wait names those again whose right it was to take long.
+/// After `dlock recover --now` a client that was named as a laggard before is named once more.
 #[test]
 fn who_takes_long_is_named_again_for_an_operator() {
     let mut w = waiting(&[known(5, 0)]);
@@ -266,7 +267,8 @@ fn who_takes_long_is_named_again_for_an_operator() {
     assert!(!w.primary.is_recovering());
 }
 
-/// Others are waited for, and it comes again: its session had broken.
+/// The recovery waits for another client, and this one comes back once more, because its session
+/// broke.
 #[test]
 fn who_has_told_everything_does_not_lag() {
     let all = [known(5, 0), known(6, 0)];
@@ -300,7 +302,7 @@ fn who_is_here_has_as_long_as_the_deadline() {
     assert!(w.primary.take_laggard(lags_at).is_some());
 }
 
-/// Else it would listen again and again for what it does not wait for.
+/// If something were due, the primary would listen again and again for clients that it only counts.
 #[test]
 fn while_clients_are_waited_for_by_their_number_nothing_is_due() {
     let mut w = World::recovering(10, 1);

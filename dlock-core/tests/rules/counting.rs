@@ -89,7 +89,7 @@ fn the_counters_of_a_primary_are_the_same_whoever_asks() {
     assert!(std::sync::Arc::ptr_eq(primary.counters(), primary.counters()));
 }
 
-/// Its client asks once more; before, it is told that the lock is held.
+/// The first request says that the lock is held; the client asks again when the lease is over.
 #[test]
 fn an_atomic_lock_that_is_found_held_is_counted_until_the_lease_is_over_and_no_longer() {
     let mut w = world::World::new(2);
@@ -110,7 +110,7 @@ fn an_atomic_lock_that_is_found_held_is_counted_until_the_lease_is_over_and_no_l
     }
 }
 
-/// The release goes to the primary, which has a waiter.
+/// The release goes to the primary, because a client waits there for the lock.
 #[test]
 fn a_read_write_release_that_finds_the_hold_and_a_waiter_is_none_that_failed() {
     let mut w = world::World::new(2);
@@ -137,9 +137,9 @@ fn a_place_in_a_queue_and_a_request_that_is_none_of_its_lock_are_counted() {
     let grant = w.get(client, &world::names(1), LockType::Fair)[0];
     let (handle, mode) = (grant.handle, Mode::Shared);
     let until = world::NOW.deadline(Lease::secs(60));
-    // behind an exclusive ticket
+    // the client's ticket is behind an exclusive one
     let (taken, ticket) = (TakenWord::new().with_mx(1), Ticket { lap: 0, tx: 1, ts: 0 });
-    // whose lease runs
+    // the lease of the exclusive ticket's client runs
     let owner = w.client(2, FabricKind::Verbs);
     let at_owner = w.get(owner, &world::names(1), LockType::Fair)[0].handle;
     w.memory.set_ledger(

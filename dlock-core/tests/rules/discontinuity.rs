@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server clock that turned out to be wrong (`Now::discontinuities` has changed): what was held
-//! by it is possibly over, and is asked for before it is believed again.
+//! A client's estimate of the server clock turns out to be wrong (`Now::discontinuities` changes).
+//! Holds that were judged by it may be over, so the client asks before it relies on them again.
 
 use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::Handle;
@@ -17,7 +17,8 @@ const X: Mode = Mode::Exclusive;
 const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(600) };
 const EXTEND: Op = Op::Extend { mode: X, lease: Lease::secs(600) };
 
-/// The same moment, after so many discontinuities: no deadline has come near.
+/// The moment at which all tests happen, by a clock with so many discontinuities; no deadline is
+/// near.
 fn after(discontinuities: u64) -> Now {
     Now { discontinuities, ..Now::within(ServerTime(1_000 * NS), 3) }
 }
@@ -29,7 +30,8 @@ fn begin(entry: &mut LockEntry, op: Op, now: Now) -> Operation {
     }
 }
 
-/// Goes on to the end, past ledger writes; what was told to the arbiter on the way.
+/// Carries the operation out to its end. Returns its status, and the requests that the arbiter got
+/// without a reply.
 fn end(operation: &mut Operation, entry: &mut LockEntry, now: Now) -> (Status, Vec<Request>) {
     let mut told = Vec::new();
     loop {
@@ -44,7 +46,7 @@ fn end(operation: &mut Operation, entry: &mut LockEntry, now: Now) -> (Status, V
     }
 }
 
-/// Taken at `now`.
+/// A lock that the client has taken at `now`.
 fn held(lock_type: LockType, now: Now) -> LockEntry {
     let mut e = entry(lock_type);
     let mut o = begin(&mut e, TRY, now);
@@ -109,7 +111,7 @@ fn a_fair_hold_that_the_arbiter_confirms_is_of_the_clock_in_use() {
 
 #[test]
 fn an_atomic_hold_of_a_clock_that_was_wrong_is_asked_for_by_a_compare_and_swap() {
-    // nobody has taken it: the word is still mine
+    // no other client has taken the lock: its word still names this client
     let mut e = held(LockType::Atomic, after(0));
     assert!(e.is_of_another_clock(after(1)));
     let mut o = begin(&mut e, Op::Extend { mode: X, lease: Lease::NONE }, after(1));
@@ -118,7 +120,7 @@ fn an_atomic_hold_of_a_clock_that_was_wrong_is_asked_for_by_a_compare_and_swap()
     o.outcome(&mut e, old_word(expect), after(1));
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Success, vec![]));
     assert!(!e.is_of_another_clock(after(1)));
-    // somebody has, by the clock that was wrong
+    // the client takes a lock over whose holder's lease is over only by the wrong clock
     let mut e = held(LockType::Atomic, after(0));
     let mut o = begin(&mut e, TRY, after(1));
     assert!(matches!(o.next(&mut e), Effect::Post { .. }));
@@ -136,7 +138,8 @@ fn a_grant_whose_clock_turns_out_wrong_before_it_is_told_is_given_back() {
     o.outcome(&mut e, executed(&chain, 0), after(1));
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Fail, vec![resolve]));
     assert_eq!((e.refs(), e.in_doubt()), (0, true));
-    // it was decided, and the program asks for the result only now
+    // the result was decided before the clock turned out to be wrong, and the program asks for it
+    // only now
     let mut e = entry(LockType::Atomic);
     let mut o = begin(&mut e, TRY, after(0));
     assert!(matches!(o.next(&mut e), Effect::Post { .. }));
@@ -146,7 +149,8 @@ fn a_grant_whose_clock_turns_out_wrong_before_it_is_told_is_given_back() {
     assert_eq!(end(&mut o, &mut e, after(1)), (Status::Fail, vec![resolve]));
 }
 
-/// Its deadline is of the clock that turned out wrong while the answer was on its way.
+/// The new deadline was computed by a clock that turned out to be wrong while the answer was under
+/// way.
 #[test]
 fn an_extend_is_judged_by_the_clock_that_its_deadline_is_of() {
     for op in [EXTEND, TRY] {

@@ -51,7 +51,7 @@ fn an_owner_becomes_a_reader_and_readers_at_the_head_of_the_queue_join_it() {
     assert_eq!(w.memory.ledgers[&id(1)], share(7), "the arbiter has written it");
 }
 
-/// The answer was lost, and the client asks again.
+/// The answer to the downgrade was lost, and the client asks again.
 #[test]
 fn a_downgrade_that_is_asked_for_again_is_granted_and_changes_nothing() {
     let mut w = owned();
@@ -107,11 +107,11 @@ fn an_exclusive_ticket_is_made_a_share_that_the_next_writer_waits_for() {
     assert!(is_denied(&downgrade(&mut w, 1, 9, Some(first))), "it is over");
 }
 
-/// The numbers before the share were counted as done.
+/// The shared tickets before the new share are counted as done already.
 #[test]
 fn a_share_of_a_downgrade_is_not_below_those_that_were_counted_as_done() {
     let (mut w, [_, writer, next]) = taken([S, X, X]);
-    w.memory.ledgers.remove(&id(1)); // the reader has given up: its share is no one's
+    w.memory.ledgers.remove(&id(1)); // the reader has given up, so no client has its share
     assert!(is_granted(&w.wait(2, X, writer), 2));
     assert!(w.wait(3, X, next).is_empty());
     let out = downgrade(&mut w, 2, 9, Some(writer));
@@ -256,7 +256,8 @@ fn while_a_downgrade_is_under_way_a_share_is_claimed() {
         let (word, deadline) = (TurnWord::START.into_bits(), e.deadline());
         let confirmed = Reply::Granted { word, deadline, at: now().time, ticket, token: Token(8) };
         match machine.reply(&mut e, Ok(confirmed), now()) {
-            Step::Chain(_) if lock_type == LockType::Fair => {} // it looks whether its lease runs
+            // the client looks at the turn, because it must know whether its lease runs
+            Step::Chain(_) if lock_type == LockType::Fair => {}
             step => is_done(step, Status::Success),
         }
         assert_eq!((e.state(), e.token()), (EntryState::SharedLocked, Some(Token(8))));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primary notes in a client's ledger when it has executed one of its chains.
+//! What the primary writes into a client's ledger after it has executed a chain of that client.
 
 use crate::common::site::{w0, Peer, Site, START};
 use dlock_core::clock::{Deadline, Lease};
@@ -29,7 +29,7 @@ fn ledger(site: &Site, client: Peer, grant: &LockGrant) -> LedgerEntry {
     entry.copied().unwrap_or_default()
 }
 
-/// A claim of so many seconds from the start.
+/// The ledger entry of a claim until `seconds` after the start.
 fn claim(mode: Mode, seconds: u32) -> LedgerEntry {
     LedgerEntry::claim(mode, 7).with_deadline(START.deadline(Lease::secs(seconds)))
 }
@@ -52,7 +52,8 @@ fn the_end_of_an_exclusive_hold_is_counted_for_its_owner_alone() {
         (LockType::Rw, true, 2, true),
         (LockType::Rw, true, 1, false),
         (LockType::Rw, false, 2, false),
-        (LockType::Atomic, false, 1, true), // a failed attempt leaves a gap
+        // a failed attempt is counted, which leaves a gap in the tokens
+        (LockType::Atomic, false, 1, true),
         (LockType::Atomic, true, 2, false),
         (LockType::Fair, true, 2, false),
     ] {
@@ -100,7 +101,7 @@ fn a_reader_is_noted_if_it_is_inside_and_not_if_it_has_to_step_back() {
     }
 }
 
-/// Its word says who holds it.
+/// The word of an atomic lock names its holder, so the ledger says nothing of it.
 #[test]
 fn of_an_atomic_lock_nothing_is_noted() {
     let (mut site, client, grant) = with(LockType::Atomic);
@@ -113,7 +114,7 @@ fn of_an_atomic_lock_nothing_is_noted() {
     assert_eq!(site.word(&grant), mine);
 }
 
-/// Its own device or processor executes them: the primary does not see them.
+/// A client on shared memory executes its chains itself, and writes its ledger itself.
 #[test]
 fn a_client_that_executes_its_chains_itself_notes_itself() {
     let mut site = Site::new();
@@ -124,7 +125,7 @@ fn a_client_that_executes_its_chains_itself_notes_itself() {
     assert_eq!(ledger(&site, client, &grant), noted);
 }
 
-/// Which ticket a client has is known where this primary has executed the chain that took it.
+/// The primary knows the ticket of a client whose chain it has executed itself.
 #[test]
 fn a_ticket_that_was_executed_here_is_the_only_one_its_client_has() {
     for mode in MODES {

@@ -12,14 +12,15 @@ use dlock_core::memory::words::{TakenWord, Ticket, TurnWord};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
 const GRACE_NS: u64 = FAIR_GRACE.ns();
-/// Longer than any pause between looks.
+/// A time longer than any pause between two looks of the arbiter.
 const SOON_NS: u64 = 2 * NS;
 
 fn fair(clients: u32) -> World {
     World::new(LockType::Fair, clients)
 }
 
-/// Client 1 has its turn until then; client 2 sleeps behind it.
+/// A lock of which client 1 has the turn for `lease_s` seconds; client 2 sleeps behind it. Returns
+/// both tickets, too.
 fn claimed(lease_s: u32) -> (World, Ticket, Ticket) {
     let mut w = fair(3);
     let first = w.take(1, X, lease_s);
@@ -54,7 +55,7 @@ fn who_has_claimed_its_turn_may_extend_and_release_through_the_arbiter() {
         Some(until(50)),
         "no extend shortens a lease"
     );
-    w.claims(1, X, 1, 60); // it has extended it by itself
+    w.claims(1, X, 1, 60); // client 1 has extended its claim by itself
     assert_eq!(w.extend(1, X, first, Lease::NONE), Some(until(60)), "it was told so");
     let out = w.release(1, X, first);
     assert!(is_done(&out, 1) && is_granted(&out, 2));
@@ -81,13 +82,15 @@ fn a_release_that_was_under_way_when_the_word_was_told_is_seen_by_a_look() {
     let before = w.memory.turn;
     assert!(w.wait(2, X, second).is_empty());
     assert!(w.turn().told());
-    // its compare-and-swap fails, and its entry says none: it is dead before it asks
+    // client 1's compare-and-swap would fail, its ledger entry says none, and it dies before it
+    // asks the arbiter
     assert_ne!(w.memory.turn, before);
     w.memory.ledgers.remove(&id(1));
     assert!(is_granted(&w.pass(NS / 10), 2), "soon");
 }
 
-/// A client that is known to have its share has released it by itself: its entry follows.
+/// The arbiter knows that client 2 has a share. That client has released it by itself, and its
+/// ledger entry changes later.
 #[test]
 fn a_share_that_was_released_before_the_word_was_told_is_seen_by_a_look() {
     let mut w = fair(3);
@@ -122,7 +125,7 @@ fn a_place_whose_claim_is_over_is_kept_while_its_client_sleeps() {
     let (mut w, first, second) = claimed(30);
     let third = w.take(3, X, 30);
     assert!(is_done(&w.release(1, X, first), 1));
-    // granted for 30 s, and dead
+    // client 2 is granted the lock for 30 s, and is dead
     assert!(w.wait(3, X, third).is_empty());
     let _ = second;
     assert!(is_granted(&w.pass(40 * NS), 3));
@@ -169,16 +172,18 @@ fn a_place_that_was_given_up_is_passed() {
     assert!(is_granted(&out, 3), "{out:?} {:?} {:?}", w.taken(), w.turn());
 }
 
-/// A number whose owner is not known may be that of any claim that was there when it came up.
+/// A ticket number at the head whose owner is not known may belong to any claim that existed when
+/// it came to the head.
 #[test]
 fn a_number_that_nobody_is_known_to_have_waits_for_the_claims_that_were_there() {
     let mut w = fair(4);
     let gone = w.take(1, X, 600);
-    w.memory.ledgers.remove(&id(1)); // dead, its session ended
-    w.claims(3, X, 7, 20); // perhaps it took that number
+    w.memory.ledgers.remove(&id(1)); // client 1 is dead, and its session has ended
+    w.claims(3, X, 7, 20); // client 3 may be the owner of that number
     let second = w.take(2, X, 0);
     assert!(w.wait(2, X, second).is_empty(), "{gone:?}");
-    w.claims(4, X, 1, 600); // written after the number was at the head: not its owner
+    // client 4's claim was written after the number came to the head, so client 4 is not the owner
+    w.claims(4, X, 1, 600);
     assert!(w.pass(expiry(20) - w.now.0 - 1).is_empty());
     assert!(is_granted(&w.pass(SOON_NS), 2));
 }
@@ -191,7 +196,7 @@ fn a_claim_of_another_ticket_is_not_waited_for() {
     w.claims(3, X, 7, 600);
     let second = w.take(2, X, 0);
     assert!(w.wait(2, X, second).is_empty());
-    w.claims(3, X, 8, 600); // a new stamp: its ticket of the time before is done
+    w.claims(3, X, 8, 600); // a new stamp in client 3's claim shows that its earlier ticket is done
     assert!(is_granted(&w.pass(SOON_NS), 2));
 }
 
@@ -210,7 +215,8 @@ fn an_exclusive_ticket_behind_shares_waits_for_those_that_may_be_held() {
     assert!(is_granted(&w.pass(SOON_NS), 3));
 }
 
-/// Its clock may have stood still: its compare-and-swap would count another client's share.
+/// The client's clock may have stood still. Then its own compare-and-swap would count another
+/// client's share as done.
 #[test]
 fn a_client_that_may_not_know_that_its_share_was_counted_releases_through_the_arbiter() {
     let mut w = fair(3);
@@ -272,7 +278,7 @@ fn readers_that_are_inside_are_counted() {
     assert_eq!(count(&mut w, None), 2);
 }
 
-/// `w0` just before the numbers that are no tickets.
+/// A fair lock whose next number is the last one that is a ticket.
 fn nearly_high(clients: u32) -> World {
     let mut w = fair(clients);
     w.memory.word = TakenWord::new().with_mx(FAIR_DIVERT - 1).into_bits();
@@ -283,7 +289,7 @@ fn nearly_high(clients: u32) -> World {
 
 const TAKE: Request = Request::TakeTicket { handle: HANDLE, mode: X, lease: Lease::secs(30) };
 
-/// A client has found a high number, and asks for a ticket.
+/// A client's addition has found a high number, so the client asks the arbiter for a ticket.
 fn asks_for_one(w: &mut World, n: u32) -> Vec<dlock_core::arbiter::Sent> {
     assert!(w.taken().is_high());
     w.take(n, X, 30);
@@ -294,7 +300,7 @@ fn asks_for_one(w: &mut World, n: u32) -> Vec<dlock_core::arbiter::Sent> {
 fn the_lanes_start_again_when_nothing_of_a_lap_can_take_effect() {
     let mut w = nearly_high(3);
     let last = w.take(1, X, 600);
-    // an addition that finds a high number takes nothing; its number is nobody's
+    // an addition that finds a high number takes no ticket, so no client has this number
     let out = asks_for_one(&mut w, 2);
     assert!(out.is_empty(), "{out:?}");
     let out = w.release(1, X, last);
@@ -324,7 +330,7 @@ fn who_was_held_back_for_long_gets_a_high_number_from_the_arbiter() {
     assert!(is_granted(&w.pass(SOON_NS), 2), "the number between is nobody's");
 }
 
-/// They died together: who is behind them waits for one grace.
+/// Two clients died at the same time: the client behind them waits for one grace, not for two.
 #[test]
 fn the_graces_of_clients_whose_channels_ended_end_together() {
     let mut w = fair(4);
@@ -344,7 +350,7 @@ fn the_graces_of_clients_whose_channels_ended_end_together() {
     assert!(is_granted(&w.release(1, X, first), 4));
 }
 
-/// Its answer would be taken for one on the next channel.
+/// An answer to a request of the earlier channel would be taken for an answer on the next channel.
 #[test]
 fn who_is_held_back_is_not_answered_on_another_channel() {
     let mut w = nearly_high(3);
@@ -367,7 +373,7 @@ fn there_is_an_end_of_a_lane() {
     assert!(is_denied(&w.pass(NS)));
 }
 
-/// A client that hangs with an entry that is over: the arbiter has it fenced.
+/// A client hangs, and its ledger entry is over: the arbiter has it fenced.
 #[test]
 fn an_entry_that_is_over_hinders_a_lap_until_its_client_is_fenced() {
     let mut w = nearly_high(3);
@@ -381,7 +387,8 @@ fn an_entry_that_is_over_hinders_a_lap_until_its_client_is_fenced() {
     assert_eq!(hinderer(&mut w), Some(id(1)));
 }
 
-/// The old word can be found only if a client changes it between the look and the swap.
+/// The compare-and-swap fails only if a client changes the word between the arbiter's look and the
+/// swap.
 #[test]
 fn a_decision_that_a_client_has_overtaken_is_taken_again() {
     struct Overtaken<'a>(&'a mut crate::common::lock::Memory, bool);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Members that are fenced although they have not been silent: they keep others waiting in the
-//! middle of an operation, or their certificate was revoked. Threads of theirs may not have heard
-//! that their session is over, and rely on what they hold.
+//! middle of an operation, or their certificate was revoked. Such a client may not have heard that
+//! its session is over, and may rely on what it holds.
 
 use crate::common::site::{init, reinit, w0, Peer, Site, START};
 use dlock_core::clock::{ServerTime, NS};
@@ -75,7 +75,8 @@ fn who_is_fenced_keeps_what_has_no_lease_until_the_horizon_that_it_knows() {
     }
 }
 
-/// It would keep the others waiting once more, and its horizon would begin again.
+/// A client that came back would keep the others waiting once more, and its horizon would begin
+/// again.
 #[test]
 fn who_is_fenced_may_not_come_back_before_its_horizon() {
     let mut site = Site::new();
@@ -92,7 +93,7 @@ fn who_is_fenced_may_not_come_back_before_its_horizon() {
     assert_eq!(site.state(peer), None, "it has had nothing but a read-write lock");
 }
 
-/// With another certificate: nothing of it was ended.
+/// A client whose certificate was revoked comes back with another one, and has lost nothing.
 #[test]
 fn who_was_fenced_for_its_certificate_comes_back_to_what_it_has() {
     let mut site = Site::new();
@@ -133,12 +134,13 @@ fn who_is_fenced_and_ends_is_undone_at_once() {
         site.take_lease(peer, 1_000);
         fence(&mut site, peer, Exit::Hindered);
         let waits = match fabric {
-            Shm => State::Ending(Ending::Fence(Exit::Hindered)), // its process lives
+            // the client's process lives, and has the memory mapped
+            Shm => State::Ending(Ending::Fence(Exit::Hindered)),
             _ => State::Fenced(Exit::Hindered),
         };
         assert_eq!(site.state(peer), Some(waits));
         assert_eq!(site.members().has_quarantined(), fabric == Shm);
-        let status = Status::BadResponse; // it may come back
+        let status = Status::BadResponse; // this status tells the client that it may come back
         let revokes = site.effects.contains(&Effect::Revoke { client: peer.id, status });
         assert_eq!(revokes, fabric == Shm, "its chains are refused at the memory");
         end(&mut site, peer);
@@ -149,7 +151,7 @@ fn who_is_fenced_and_ends_is_undone_at_once() {
     }
 }
 
-/// Nothing was promised to it.
+/// A client without a horizon was promised nothing for holds without a lease.
 #[test]
 fn without_a_horizon_what_has_no_lease_ends_as_soon_as_its_client_is_fenced() {
     let mut site = Site::new();
@@ -166,7 +168,8 @@ fn without_a_horizon_what_has_no_lease_ends_as_soon_as_its_client_is_fenced() {
     assert_eq!(site.state(peer), None, "it is forgotten");
 }
 
-/// Its process still has the memory mapped when the horizon passes: it is fenced when that ends.
+/// The client's process still has the memory mapped when the horizon passes, so the client is
+/// fenced only when the process ends.
 #[test]
 fn who_cannot_be_fenced_before_its_horizon_keeps_everything_until_it_is() {
     let mut site = Site::new();
@@ -189,7 +192,7 @@ fn who_cannot_be_fenced_before_its_horizon_keeps_everything_until_it_is() {
     assert!(!has_rw(&mut site, other, peer));
 }
 
-/// A connection that ends late changes nothing any more.
+/// An old connection of a fenced client may end late, and that changes nothing.
 #[test]
 fn the_end_of_an_old_connection_leaves_who_is_fenced_alone() {
     let mut site = Site::new();
@@ -201,8 +204,8 @@ fn the_end_of_an_old_connection_leaves_who_is_fenced_alone() {
     assert_eq!(site.state(peer), Some(State::Fenced(Exit::Hindered)));
 }
 
-/// It was told a horizon, and threads of it go by that: what a later session promises, or one that
-/// it has only asked for, does not cut it short.
+/// The client was told a horizon, and its threads rely on that. Neither a later session without a
+/// horizon nor the request for one cuts it short.
 #[test]
 fn a_session_without_a_horizon_takes_none_away_that_was_told() {
     for why in [Exit::Hindered, Exit::Revoked] {
@@ -226,7 +229,8 @@ fn a_session_without_a_horizon_takes_none_away_that_was_told() {
     }
 }
 
-/// Operations of the session before go by its horizon, which is the later one.
+/// Operations of the client's earlier session rely on the horizon of that session, which ends
+/// later.
 #[test]
 fn a_session_with_a_shorter_horizon_takes_none_away_that_was_told() {
     for between in [None, Some(0)] {
@@ -249,7 +253,7 @@ fn a_session_with_a_shorter_horizon_takes_none_away_that_was_told() {
     }
 }
 
-/// The same where it is silent: nothing of it ends before the latest horizon that it was told.
+/// Nothing of a silent client ends before the latest of all horizons that it was told.
 #[test]
 fn a_silent_client_keeps_what_it_has_until_the_latest_horizon_that_it_was_told() {
     for between in [None, Some(0)] {
@@ -268,7 +272,7 @@ fn a_silent_client_keeps_what_it_has_until_the_latest_horizon_that_it_was_told()
     }
 }
 
-/// It comes back, by another certificate, before its queue pairs could be fenced.
+/// The client comes back with another certificate before its queue pairs could be fenced.
 #[test]
 fn queue_pairs_that_could_not_be_fenced_are_remembered_and_tried_again() {
     let mut site = Site::new();
@@ -286,7 +290,7 @@ fn queue_pairs_that_could_not_be_fenced_are_remembered_and_tried_again() {
     assert_eq!(site.attach(back), Status::Success);
 }
 
-/// The one that it had asked for was given up.
+/// The prepared session that the client had requested was given up.
 #[test]
 fn a_client_that_has_asked_for_a_session_without_a_horizon_in_vain_is_silent_past_its_own() {
     let mut site = Site::new();
@@ -300,7 +304,8 @@ fn a_client_that_has_asked_for_a_session_without_a_horizon_in_vain_is_silent_pas
     assert_eq!(site.state(peer), None);
 }
 
-/// Between two verbs of an operation on the read-write lock `rw`.
+/// Puts a client between two word operations on the read-write lock `rw`; `adds`: it has added
+/// itself to the count.
 fn is_between(site: &mut Site, peer: Peer, stamp: u32, adds: bool) {
     let grant = site.get(peer, "rw", LockType::Rw);
     let entry = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(stamp);
@@ -310,8 +315,8 @@ fn is_between(site: &mut Site, peer: Peer, stamp: u32, adds: bool) {
     }
 }
 
-/// A client that stays between two verbs, and has added itself to the count or not. The count is to
-/// be known: another one is gone, of which the contrary holds.
+/// A client that stays between two word operations. `adds`: it has added itself to the count. The
+/// primary must find the count out, because another client, of which the contrary holds, is gone.
 fn is_waited_for(site: &mut Site, horizon_s: u32, adds: bool) -> Peer {
     let [stays, gone] = [(); 2].map(|()| site.join(Verbs, horizon_s));
     is_between(site, stays, 1, adds);
@@ -321,7 +326,8 @@ fn is_waited_for(site: &mut Site, horizon_s: u32, adds: bool) -> Peer {
     stays
 }
 
-/// What is due next is done. Whom it finds to keep others waiting.
+/// Has the primary do what is due next. Returns the client that the primary finds to keep others
+/// waiting.
 fn wakes(site: &mut Site) -> Option<ClientId> {
     site.now = site.primary.next_wakeup()?.max(site.now);
     site.upkeep();
@@ -357,7 +363,8 @@ fn who_is_waited_for_up_to_its_horizon_is_not_looked_at_all_the_time() {
     assert!(looks <= 61, "{looks}");
 }
 
-/// Its certificate was revoked in the middle of an operation, which it settles when it is back.
+/// The client's certificate was revoked in the middle of an operation, which the client ends when
+/// it is back.
 #[test]
 fn who_was_cut_off_in_an_operation_and_is_back_has_as_long_for_it_as_before() {
     let mut site = Site::new();
@@ -390,7 +397,7 @@ fn who_is_fenced_and_has_nothing_gives_its_place_to_another() {
     }
 }
 
-/// The primary looks at it again later.
+/// A client that has gone on since the primary's last look gets more time.
 #[test]
 fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
     let mut site = Site::new();
@@ -412,7 +419,7 @@ fn who_has_gone_on_since_it_was_seen_last_is_not_cut_off() {
 fn a_client_whose_certificate_was_revoked_is_fenced_and_undone_and_only_by_its_own_connections() {
     let mut site = Site::new();
     let by_channel = site.join(FabricKind::Tcp, 0);
-    let connection = Connection::Channel(1); // the first of a client
+    let connection = Connection::Channel(1); // 1 is the number of a client's first channel
     site.handle(Event::Revoked { client: by_channel.id, connection });
     site.settle();
     assert_eq!(site.state(by_channel), None);

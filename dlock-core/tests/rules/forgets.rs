@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the arbiter knew of a lock, and need not know any more, is nowhere.
+//! The arbiter keeps nothing of a lock that it need not know any more.
 
 use crate::common::lock::{id, World, HANDLE, START_S, X};
 use dlock_core::clock::{Deadline, Lease};
@@ -7,7 +7,7 @@ use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry};
 use dlock_core::wire::message::{LockType, Request, WaitNumber};
 
-/// The primary executes an addition of client 1 that finds this.
+/// The primary executes an addition of client 1 that finds `old`.
 fn adds(w: &mut World, old: u64, add: u64) {
     w.call(|arbiter, _, memory, lock, _, _| {
         let add = WordOp::Faa { addr: WordAddr::new(lock.slot, Word::W0), add };

@@ -21,7 +21,7 @@ fn owned_by(n: u32) -> RwWord {
     RwWord::new().with_client(n)
 }
 
-/// The first client owns it; those wait for it alone, in this order.
+/// A lock that client 1 owns; these clients wait for it exclusively, in this order.
 fn waited_for<const N: usize>(waiters: [u32; N], clients: u32) -> World {
     let mut w = World::new(LockType::Rw, clients);
     w.memory.word = owned_by(1).into_bits();
@@ -68,7 +68,7 @@ fn who_does_not_own_it_hands_nothing_over() {
     }
 }
 
-/// It may be about to step back, or may not know yet that there is an owner.
+/// A reader in the count may be about to step back, or may not know yet that there is an owner.
 #[test]
 fn a_reader_in_the_count_is_waited_for() {
     let mut w = waited_for([2], 3);
@@ -78,7 +78,8 @@ fn a_reader_in_the_count_is_waited_for() {
     assert!(is_granted(&w.ask(3, WAKE), 2));
 }
 
-/// Who is in doubt is answered by the same step: nothing else would look for what it left behind.
+/// The step that finds the count out also answers the client in doubt, because no later step would
+/// look for the share that it left behind.
 #[test]
 fn a_count_that_is_not_known_is_found_out_first() {
     let mut w = waited_for([2], 4);
@@ -88,7 +89,8 @@ fn a_count_that_is_not_known_is_found_out_first() {
     let word = RwWord::from_bits(w.memory.word);
     w.memory.word = word.with_rcount(1).into_bits();
     assert!(w.ask(3, RESOLVE).is_empty(), "the reader in the count may be either of them");
-    w.memory.word = word.into_bits(); // it was the other one, who has stepped back
+    // the reader in the count was client 4, which has stepped back
+    w.memory.word = word.into_bits();
     w.memory.ledgers.insert(id(4), LedgerEntry::new());
     let out = releases(&mut w, 1);
     assert!(is_done(&out, 3) && is_granted(&out, 2), "{out:?}");

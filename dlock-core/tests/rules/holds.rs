@@ -114,8 +114,8 @@ fn asks(site: &mut Site, peer: Peer, request: Request) {
     assert_eq!(site.out.len(), 1, "{:?}", site.out);
 }
 
-/// What its session had without a lease ends. It may have looked after it has asked, and rely on
-/// its claim.
+/// The client's session lapses. The client may have seen its turn after its request, and may rely
+/// on its claim, so the claim lasts.
 #[test]
 fn a_claim_lasts_whatever_its_client_has_asked_for() {
     let until = Some(START.deadline(Lease::secs(60)).expiry());
@@ -129,13 +129,13 @@ fn a_claim_lasts_whatever_its_client_has_asked_for() {
         let lap = site.memory.read(w1.next());
         let ticket = Ticket { lap, tx: ahead, ts: 0 };
         if ahead > 0 {
-            // the claim of who is before it
+            // the claim of the client whose ticket is before this one
             let b = site.join(Verbs, 10);
             let handle = site.get(b, "l", LockType::Fair).handle;
             let entry = LedgerEntry::claim(mode, 1).with_deadline(Deadline::NEVER);
             site.memory.ledgers.insert((b.id, handle), entry);
         }
-        // queued once, and then it was its turn; or granted for ever
+        // the ticket is queued and then has its turn; or it is granted without an end
         asks(&mut site, a, Request::Poll { handle: grant.handle, mode, ticket, lease });
         site.memory.set(w1, TurnWord::new().with_nx(ahead).into_bits());
         assert_eq!(lapses(&mut site, a).until, until, "{ahead} before it");
@@ -174,7 +174,7 @@ fn a_client_with_too_many_handles_to_look_at_counts_as_one_that_has_something() 
     assert!(has_something(&mut site, a));
 }
 
-/// One reader lapses while the count is suspect: who is counted are the others.
+/// One reader lapses while the count is suspect: a recount counts the other readers.
 #[test]
 fn a_recount_during_a_lapse_counts_the_others() {
     let mut site = Site::new();
@@ -183,7 +183,8 @@ fn a_recount_during_a_lapse_counts_the_others() {
     for (peer, grant) in [(a, &ga), (b, &gb), (c, &gc)] {
         notes(&mut site, peer, grant, LedgerState::HeldShared);
     }
-    // d died while it left, its share is counted still; e is stopped before it adds its own
+    // d died while it left, and its share is still counted; e is stopped before it adds its own
+    // share
     notes(&mut site, d, &gd, LedgerState::Leaving);
     notes(&mut site, e, &ge, LedgerState::Intent);
     site.memory.set(w0(&ga), RwWord::new().with_rcount(4).into_bits());
@@ -285,7 +286,7 @@ fn a_client_that_claimed_a_share_and_goes_on_by_tcp_can_give_it_back_once() {
     }
 }
 
-/// Nobody asks for the lock.
+/// No client asks for the lock at the successor.
 #[test]
 fn a_read_write_hold_with_a_lease_has_its_end_at_a_successor_too() {
     for mode in [Mode::Exclusive, Mode::Shared] {
@@ -320,7 +321,7 @@ fn a_client_that_changes_its_fabric_is_known_by_its_ledger_from_then_on() {
     }
 }
 
-/// A client with many handles is still being looked at: what it has may be claimed by nobody else.
+/// A client with many handles is still lapsing, in slices: no other client may get what it has.
 #[test]
 fn a_recovery_is_not_over_before_the_lapse_of_its_last_client_is() {
     let (mut primary, mut memory) = recovering(1);

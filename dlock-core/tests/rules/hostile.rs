@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a tcp client that means harm can do to others: nothing but what a slow one can.
+//! A hostile tcp client can do no more harm to others than a slow one.
 
 use crate::common::Memory;
 use dlock_core::arbiter::FAIR_WORK_MAX;
@@ -19,7 +19,7 @@ use dlock_core::wire::status::Status;
 
 const START: ServerTime = ServerTime(5_000 * NS);
 
-/// So many seconds after the start.
+/// The deadline this many seconds after the start.
 fn until(seconds: u32) -> Deadline {
     START.deadline(Lease::secs(seconds))
 }
@@ -86,7 +86,7 @@ impl World {
         out
     }
 
-    /// As the command thread does it.
+    /// Checks a chain and executes it, as the command thread does.
     fn run(&mut self, peer: Peer, chain: Chain) -> Result<u64, Status> {
         let Self { primary, memory, now, .. } = self;
         let tells = primary.check_chain(*now, memory, peer.id, &chain)?;
@@ -121,14 +121,15 @@ impl World {
         self.run(peer, Chain::one(WordOp::Cas { addr: w0(peer), expect, swap }))
     }
 
-    /// By a chain, the turn of a fair lock.
+    /// Passes the turn of a fair lock on by a chain.
     fn pass_on(&mut self, peer: Peer, from: TurnWord, mode: Mode) -> Result<u64, Status> {
         let addr = WordAddr::new(peer.grant.slot, Word::W1);
         let (expect, swap) = (from.into_bits(), from.done(mode).into_bits());
         self.run(peer, Chain::one(WordOp::Cas { addr, expect, swap }))
     }
 
-    /// As an honest client: a claim of so many seconds, and a ticket of a fair lock.
+    /// Takes a ticket of a fair lock as an honest client does: a claim of `claim_s` seconds, then
+    /// the ticket.
     fn take(&mut self, peer: Peer, mode: Mode, claim_s: u32) -> Ticket {
         self.seq += 1;
         let entry = LedgerEntry::claim(mode, self.seq as u32).with_deadline(until(claim_s));
@@ -212,7 +213,7 @@ fn a_share_that_is_not_its_own_cannot_be_taken_off() {
     assert_eq!(w.add(thief, MINUS_ONE), Err(Status::Invalid), "borrowed from the owner");
     assert_eq!(w.add(reader, 1), Ok(0));
     assert_eq!(w.add(thief, MINUS_ONE), Err(Status::Invalid));
-    // a share of its own comes off once, whatever it notes
+    // a client can take its own share off once, even if its ledger says otherwise
     assert_eq!(w.add(thief, 1), Ok(1));
     assert_eq!(w.add(thief, 1), Err(Status::Invalid), "a second one");
     let twice = WordOp::Faa { addr: w0(thief), add: MINUS_ONE };
@@ -270,8 +271,10 @@ fn a_recount_counts_what_is_known_and_not_what_is_noted() {
     let (mut w, [liar, honest]) = World::peers(LockType::Rw);
     let dead = w.join(FabricKind::Shm);
     assert_eq!((w.add(liar, 1), w.add(honest, 1)), (Ok(0), Ok(1)));
-    w.write_ledger(liar, LedgerEntry::new().with_state(LedgerState::Intent)); // would never settle
-    w.memory.faa(w0(dead), 1); // by itself, and then it died half way
+    // an entry that says `Intent` for ever would keep a recount waiting
+    w.write_ledger(liar, LedgerEntry::new().with_state(LedgerState::Intent));
+    // a client adds itself to the count by its own CPU, and dies before its next word operation
+    w.memory.faa(w0(dead), 1);
     let intent = LedgerEntry::new().with_state(LedgerState::Intent);
     w.memory.ledgers.insert((dead.id, dead.grant.handle), intent);
     w.fence(dead);
@@ -282,7 +285,7 @@ fn is_granted(out: &[Sent], peer: Peer) -> bool {
     out.iter().any(|s| s.client == peer.id && matches!(s.reply, Reply::Granted { .. }))
 }
 
-/// The victim holds; the thief names its ticket in its ledger and in requests.
+/// The victim holds the lock; the thief names the victim's ticket in its own ledger and requests.
 #[test]
 fn a_fair_ticket_is_ended_only_by_its_client() {
     for mode in [X, S] {
@@ -346,7 +349,7 @@ fn a_share_is_counted_once_however_it_is_disowned() {
     let (mut w, [reader, thief, writer]) = World::peers(LockType::Fair);
     let held = w.take(reader, S, 600);
     w.take(thief, S, 600);
-    w.write_ledger(thief, LedgerEntry::new()); // no ledger claims its share now
+    w.write_ledger(thief, LedgerEntry::new()); // no ledger has a claim for the thief's share now
     let ticket = w.take(writer, X, 600);
     w.wait(writer, X, Some(ticket));
     assert!(w.pass(5).is_empty(), "the reader is inside");
@@ -380,7 +383,8 @@ fn a_turn_is_passed_on_by_the_mode_and_number_of_its_ticket_alone() {
     assert_eq!(w.turn(a).nx(), 1);
 }
 
-/// Each dropped number has its turn, in which its claim is over: one call does not pass them all.
+/// Each dropped ticket comes to the head with a claim that is over; one call of the arbiter does
+/// not pass all of them.
 #[test]
 fn tickets_that_are_taken_and_dropped_are_passed_in_bounded_steps() {
     const DROPPED: u32 = 200;
@@ -417,7 +421,8 @@ fn a_chain_takes_no_high_number() {
         w.memory.set(w0(thief), TakenWord::new().with_mx(near).with_ms(near).into_bits());
         let taken = (0..10).take_while(|_| w.add(thief, add).is_ok()).count();
         assert_eq!(taken, 3);
-        let shm = w.join(FabricKind::Shm); // its chains over tcp are checked by kind alone
+        // of a client that may map the memory, only the kind of a chain is checked
+        let shm = w.join(FabricKind::Shm);
         assert_eq!(w.add(shm, add), Err(Status::Fail));
     }
 }
@@ -463,7 +468,7 @@ fn a_later_wait_ends_the_earlier_one_and_says_so() {
         }
         let before = w.seq;
         if let Some(ticket) = ticket {
-            // a poll ends a wait, too, and both are answered
+            // a poll of the same ticket ends the wait; both requests are answered
             let handle = eager.grant.handle;
             let out =
                 w.ask(eager, Request::Poll { handle, mode: X, ticket, lease: Lease::secs(9) });
@@ -494,7 +499,7 @@ fn what_an_earlier_channel_waited_for_is_not_waited_for_any_more() {
         assert!(w.wait(gone, X, tickets[0]).is_empty());
         assert!(w.attach(gone.id, FabricKind::Tcp).is_empty());
         assert_eq!(w.word(holder), free, "{lock_type:?}: the waiters bit stays");
-        w.seq = 1_000; // its numbers begin anew; any will do
+        w.seq = 1_000; // request numbers begin again on a new channel; any number will do
         assert!(w.wait(next, X, tickets[1]).is_empty());
         let ticket = first(&w);
         let mut out = w.release(holder, X, ticket);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Clients that are back at a recovering primary, and do not tell everything; and when a primary
-//! must know that a client has locks.
+//! Laggards: clients that are back at a recovering primary, and do not claim everything. And when
+//! the roster must say that a client has locks.
 
 use crate::common::site::{reinit, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{ServerTime, NS};
@@ -23,7 +23,7 @@ use FabricKind::{Shm, Tcp};
 
 const DEADLINE_S: u32 = 30;
 
-/// A client of the predecessor.
+/// A client as the predecessor's roster names it.
 fn of_old(id: u32, horizon_s: u32) -> Known {
     let secrets = [Secret([id as u8; 16]); 3];
     Known {
@@ -35,14 +35,14 @@ fn of_old(id: u32, horizon_s: u32) -> Known {
     }
 }
 
-/// A primary that waits for these.
+/// A recovering primary that waits for these clients.
 fn waiting(known: &[Known]) -> Site {
     let mut site = Site::new();
     site.handle(Event::Awaits { known: known.to_vec(), deadline_s: DEADLINE_S });
     site
 }
 
-/// It comes back.
+/// The client comes back to the primary, and attaches.
 fn comes(site: &mut Site, known: Known) -> Peer {
     comes_by(site, known, Tcp)
 }
@@ -56,7 +56,7 @@ fn comes_by(site: &mut Site, known: Known, fabric: FabricKind) -> Peer {
     peer
 }
 
-/// What it is told of its horizon.
+/// Sends a heartbeat of this client; returns the end of the horizon that the answer tells.
 fn beats(site: &mut Site, peer: Peer) -> ServerTime {
     let is_recovering = site.locks().is_recovering();
     match site.control(peer, ControlRequest::Heartbeat) {
@@ -83,7 +83,8 @@ fn at(seconds: u64) -> ServerTime {
     START.plus_ns(seconds * NS)
 }
 
-/// Its connection was reset before it could tell what it holds, which its leases are not known of.
+/// The client's connection was reset before it could claim its holds, so the primary does not know
+/// its leases.
 #[test]
 fn a_client_that_is_cut_off_before_its_claims_is_waited_for_and_its_claims_count() {
     let known = of_old(5, 0);
@@ -98,14 +99,14 @@ fn a_client_that_is_cut_off_before_its_claims_is_waited_for_and_its_claims_count
     site.settle();
     assert!(!site.locks().is_recovering());
     assert_ne!(site.memory.read(word), 0, "it has kept its lock");
-    // from now on it is known what it has
+    // from now on the primary knows what the client has, so the grace counts
     site.lose(peer, Gone::Closed);
     site.until(site.now.plus_ns((GRACE_S + 1) * NS));
     assert_ne!(site.state(peer), Some(State::Absent { since: at(0), is_closed: true }));
     assert!(!matches!(site.state(peer), Some(State::Absent { .. } | State::Present)));
 }
 
-/// Nothing is known of what it holds: it is as if it had not come.
+/// The primary does not know what the client holds, so the client counts as not back.
 #[test]
 fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
     let known = of_old(5, 0);
@@ -132,8 +133,8 @@ fn a_client_that_comes_back_and_cannot_be_given_memory_is_waited_for() {
     assert!(!site.locks().is_recovering());
 }
 
-/// Stopped between its reinit and its claims, with the memory mapped: it cannot be fenced,
-/// nor does it act.
+/// The client is stopped between its reinit and its claims, with the memory mapped: it cannot be
+/// fenced, and does not act.
 #[test]
 fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
     let cases = [(10, false), (10, true), (0, true)];
@@ -150,7 +151,7 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
         if is_hurried {
             site.handle(Event::Hurries);
         }
-        // the other one lives
+        // the other client goes on, so the recovery must end
         let last = at(u64::from(DEADLINE_S) + 10);
         let mut s = 0;
         while site.locks().is_recovering() {
@@ -179,7 +180,8 @@ fn a_client_that_cannot_be_fenced_keeps_no_recovery_from_ending() {
     }
 }
 
-/// It has not told what it holds, and relies on that: also where it cannot be fenced.
+/// The client has not claimed what it holds, and may rely on it until its horizon, whether or not
+/// it can be fenced.
 #[test]
 fn a_client_whose_certificate_is_revoked_in_a_recovery_is_waited_for_until_its_horizon() {
     const HORIZON_S: u64 = 60;
@@ -201,7 +203,8 @@ fn a_client_whose_certificate_is_revoked_in_a_recovery_is_waited_for_until_its_h
     }
 }
 
-/// It was cut off when it was named, or before; it may not come back to be waited for again.
+/// The client was cut off when it was named a laggard, or before. It may not come back, which would
+/// make the recovery wait again.
 #[test]
 fn a_laggard_whose_certificate_is_revoked_keeps_no_recovery_from_ending() {
     for last_s in [25, 31] {
@@ -224,7 +227,7 @@ fn a_laggard_whose_certificate_is_revoked_keeps_no_recovery_from_ending() {
     }
 }
 
-/// It goes on while the recovery lasts, and is told nothing of its being given up.
+/// The client goes on while the recovery lasts, and does not learn that it was given up.
 #[test]
 fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
     let all = [of_old(5, 10), of_old(6, 0)];
@@ -244,7 +247,7 @@ fn a_client_that_was_given_up_and_comes_back_is_waited_for_again() {
     assert_ne!(site.memory.read(word), 0, "its claims count");
 }
 
-/// It relied on a hold without a lease, which the recovery has not kept.
+/// The client relied on a hold without a lease, which the recovery has ended.
 #[test]
 fn a_client_that_comes_back_after_the_recovery_that_gave_it_up_is_told_what_was_ended() {
     for is_leased in [true, false] {
@@ -268,7 +271,7 @@ fn a_client_that_comes_back_after_the_recovery_that_gave_it_up_is_told_what_was_
     }
 }
 
-/// The recovery knows how many clients there are, and not which.
+/// The recovery knows the number of clients that it waits for, but not their ids.
 #[test]
 fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {
     let mut site = Site::new();
@@ -287,8 +290,8 @@ fn a_client_that_was_given_up_and_comes_back_counts_as_one_that_has_not_told() {
     assert!(!site.locks().is_recovering());
 }
 
-/// The primary has closed its connection, so that nothing tells of the client's end: it has the
-/// grace to try again.
+/// The primary has closed the connection, so no event will report the client's end. The client has
+/// the grace to try again.
 #[test]
 fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_grace() {
     let known = of_old(5, 0);
@@ -312,7 +315,8 @@ fn a_client_that_cannot_be_given_memory_and_does_not_try_again_ends_with_the_gra
     assert_eq!(site.exits(peer), [Exit::Grace]);
 }
 
-/// It was killed between the answer to `Reinit` and its attach: no process of it is known here.
+/// The client was killed between the answer to `Reinit` and its attach, so the primary knows no
+/// process of it.
 #[test]
 fn a_client_that_has_come_back_and_died_before_it_attached_is_not_waited_for() {
     let all = [of_old(5, 0), of_old(6, 0)];
@@ -348,7 +352,7 @@ fn a_recovery_gives_a_client_up_after_a_listening_and_not_before() {
     }
 }
 
-/// It beats for ever, and never says that it has told everything.
+/// The client sends heartbeats for ever, and never says that it has claimed everything.
 #[test]
 fn a_recovery_does_not_wait_for_ever_for_a_client_with_a_horizon_that_is_here() {
     for leased in [true, false] {
@@ -396,7 +400,8 @@ fn who_has_told_everything_in_time_keeps_its_session_however_long_others_are_wai
     assert!(!site.locks().is_recovering() && site.memory.read(word) != 0);
 }
 
-/// Its process stands still: it lapses, and cannot be fenced. Then it goes on, and comes back.
+/// The client's process stands still, so it is to lapse, but cannot be fenced. Then it goes on, and
+/// tries to come back.
 #[test]
 fn a_client_that_lags_while_it_is_fenced_does_not_come_back() {
     let mut site = waiting(&[of_old(5, 10)]);
@@ -416,7 +421,7 @@ fn a_client_that_lags_while_it_is_fenced_does_not_come_back() {
     assert_eq!(site.state(slow), None);
 }
 
-/// A drop-in program takes as long as it wants to, but for an operator.
+/// Such a client may take any time, until an operator says that the recovery waits no longer.
 #[test]
 fn a_client_without_a_horizon_is_waited_for_until_an_operator_does_not_want_to() {
     let mut site = waiting(&[of_old(5, 0)]);
@@ -436,7 +441,8 @@ fn a_client_without_a_horizon_is_waited_for_until_an_operator_does_not_want_to()
     assert!(!site.locks().is_recovering(), "it is not here");
 }
 
-/// The end of a recovery in which it was counted, but not known, ends its lagging.
+/// The recovery counts clients, and this one is here without all its claims. At the end of the
+/// recovery it is no laggard any more.
 #[test]
 fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     let mut site = Site::new();
@@ -462,7 +468,8 @@ fn who_lags_in_a_recovery_that_is_over_does_not_lag_any_more() {
     assert_eq!(site.memory.read(WordAddr::new(lock.slot, Word::W0)), word);
 }
 
-/// It is given up, ends, and is one of those that are counted, not two.
+/// The client is given up, and then its process ends: it counts as one of the awaited clients, not
+/// as two.
 #[test]
 fn a_client_that_is_given_up_and_ends_counts_once() {
     let mut site = Site::new();
@@ -482,7 +489,7 @@ fn a_client_that_is_given_up_and_ends_counts_once() {
     assert!(!site.locks().is_recovering());
 }
 
-/// It asks for another session, and does not tell anything.
+/// The client requests another session, and claims nothing.
 #[test]
 fn a_session_that_is_prepared_does_not_help_a_client_that_lags() {
     let mut site = waiting(&[of_old(5, 60)]);
@@ -496,7 +503,7 @@ fn a_session_that_is_prepared_does_not_help_a_client_that_lags() {
     assert_eq!(shown, ControlReply::Error(Status::Error));
 }
 
-/// Nobody else gets the id of a client that may come at any time.
+/// The id of a client that may still come back is given to no new client.
 #[test]
 fn a_new_client_has_no_id_of_one_that_may_come_back() {
     let idle = Known { has_locks: false, ..of_old(101, 0) };
@@ -506,7 +513,8 @@ fn a_new_client_has_no_id_of_one_that_may_come_back() {
     assert_eq!(comes(&mut site, idle).id, idle.client);
 }
 
-/// What is kept for a successor must name it before it hears of its first lock, and only then.
+/// The roster says that a client has locks from before the answer that gives it the first one, and
+/// no earlier.
 #[test]
 fn a_client_that_is_given_its_first_lock_has_locks() {
     let mut site = Site::new();
@@ -546,7 +554,8 @@ fn a_client_that_is_given_its_first_lock_has_locks() {
     assert!(site.effects.contains(&has_locks), "places count as well");
 }
 
-/// A primary that crashes before the client is fenced leaves the list to the next one.
+/// The primary may crash before the client is fenced, and its successor must not wait for that
+/// client.
 #[test]
 fn a_client_that_leaves_a_recovering_primary_is_known_to_have_left_at_once() {
     let known = [of_old(1, 9), of_old(2, 9)];
@@ -560,8 +569,8 @@ fn a_client_that_leaves_a_recovering_primary_is_known_to_have_left_at_once() {
     assert!(site.effects.contains(&left), "{:?}", site.effects);
 }
 
-/// The answer by which it would have heard of its shorter horizon may be lost: then it relies on
-/// what it has by its session at the predecessor.
+/// The answer with the shorter horizon may be lost. Then the client relies on its holds by the
+/// horizon of its session at the predecessor.
 #[test]
 fn a_client_that_comes_back_with_a_shorter_horizon_keeps_its_predecessors() {
     const HORIZON_S: u64 = 10;

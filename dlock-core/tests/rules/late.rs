@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A fair lock and a client that knows the time badly.
+//! A fair lock, and a client whose estimate of the server clock is bad.
 
 use dlock_core::clock::{Lease, Now, ServerTime, NS};
 use dlock_core::lock::{Begin, LockEntry, Machine, Op, Step};
@@ -9,11 +9,12 @@ use dlock_core::wire::status::Status;
 
 use crate::common::entry::{entry, executed};
 
-// longer than what is claimed for a turn that may not come
+// the lease is longer than the first claim, which is made before the turn is known
 const TRY: Op = Op::TryLock { mode: Mode::Exclusive, lease: Lease::secs(61) };
 const LOCK: Op = Op::Lock { mode: Mode::Exclusive, lease: Lease::secs(61) };
 
-/// Takes the first ticket of a free lock; the chain that makes its lease a long one.
+/// Takes the first ticket of a free lock; returns the machine, and the chain that writes the claim
+/// for the whole lease.
 fn ticket(entry: &mut LockEntry, op: Op, now: Now) -> (Machine, Chain) {
     let Begin::Run(mut machine, Step::Chain(chain)) = entry.begin(op, now) else { panic!() };
     match machine.outcome(entry, executed(&chain, 0), now) {
@@ -29,7 +30,7 @@ fn status(step: Step) -> Status {
     }
 }
 
-/// A busy machine may have made the only exchange that told the time take seconds.
+/// On a busy machine the only exchange that told the time may have taken seconds.
 #[test]
 fn who_knows_the_time_badly_claims_in_time_all_the_same() {
     for op in [TRY, LOCK] {
@@ -46,7 +47,7 @@ fn a_better_estimate_of_the_time_is_no_passing_of_time() {
     let mut entry = entry(LockType::Fair);
     let before = Now::within(ServerTime(1_000 * NS), 9 * NS);
     let (mut machine, chain) = ticket(&mut entry, TRY, before);
-    // the same moment, as it turns out later
+    // the same moment by a better estimate, which came later
     let after = Now { time: ServerTime(1_005 * NS), uncertainty_ns: 5, ..before };
     let step = machine.outcome(&mut entry, executed(&chain, 0), after);
     assert_eq!(status(step), Status::Success);

@@ -59,7 +59,8 @@ impl Hold {
     fn has_lease(self) -> bool {
         matches!(self, AtomicLeased | FairExclusiveLeased | FairSharedLeased) || self.is_arbiters()
     }
-    /// The arbiter ends it, whether or not its client can be fenced.
+    /// Whether the arbiter keeps the lease of this hold, and ends the hold even if its client
+    /// cannot be fenced.
     fn is_arbiters(self) -> bool {
         matches!(self, RwExclusiveLeased | RwSharedLeased)
     }
@@ -68,28 +69,30 @@ impl Hold {
 /// What happens to the client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cause {
-    /// Its host closes its connections.
+    /// The client's host closes its connections.
     Closed,
-    /// The same, with `orphans = "grace"`.
+    /// The client's host closes its connections, and `orphans` is `grace`.
     ClosedOrphansGrace,
-    /// Its host closes its connections, and it knows its horizon.
+    /// The client's host closes its connections, and the client knows its horizon.
     ClosedWithHorizon,
-    /// The same without one, with `absent_grace_s = "forever"`.
+    /// The client's host closes its connections, it has no horizon, and `absent_grace_s` is
+    /// `forever`.
     ClosedForEver,
-    /// Its connection breaks since its host does not answer; it has no horizon.
+    /// The client's connection breaks, because its host does not answer; it has no horizon.
     SilentConnection,
-    /// It sends nothing more on open connections; it has no horizon.
+    /// The client sends nothing more on open connections; it has no horizon.
     Silent,
-    /// It sends nothing more on open connections, and knows its horizon.
+    /// The client sends nothing more on open connections, and knows its horizon.
     SilentWithHorizon,
-    /// Its process ends, which is proved on shm alone; elsewhere its host closes its connections.
+    /// The client's process ends. Only shm proves that; on other fabrics its host closes its
+    /// connections.
     Died,
     Left,
-    /// An operator removes it, and it has no horizon.
+    /// An operator removes the client, which has no horizon.
     Removed,
-    /// The same, and it knows its horizon.
+    /// An operator removes the client, which knows its horizon.
     RemovedWithHorizon,
-    /// An operator removes it at once.
+    /// An operator removes the client with `--now`.
     RemovedNow,
 }
 
@@ -117,14 +120,15 @@ enum Ends {
     Grace,
     Horizon,
     Lease,
-    /// The end of the lease of a place in a queue: that of its claim, which is over.
+    /// A place in a queue ends with its claim, which is over already.
     Claim,
-    /// Not before the client's process has ended, or has unmapped the memory: it cannot be fenced.
+    /// Not before the client's process has ended or has unmapped the memory, because the client
+    /// cannot be fenced before.
     Unmapped,
     Never,
 }
 
-/// The table.
+/// The table of `docs/leases.md`: when this hold ends, over this fabric, by this cause.
 fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
     let is_mapped = fabric == FabricKind::Shm;
     match (cause, hold.has_lease()) {
@@ -145,7 +149,8 @@ fn table(hold: Hold, fabric: FabricKind, cause: Cause) -> Ends {
         (Closed | Died, false) => Ends::Grace,
         // the connection may have been reset on the way, and the client lives
         (ClosedWithHorizon | SilentWithHorizon | RemovedWithHorizon, false) => Ends::Horizon,
-        // the lease of the lock itself: others may take it over, but nobody undoes it
+        // the primary undoes nothing; when the lock's own lease is over, other clients may take it
+        // over
         (ClosedForEver | SilentConnection | Silent, _) => Ends::Never,
     }
 }
@@ -185,7 +190,7 @@ fn hold(site: &mut Site, peer: Peer, grant: &LockGrant, hold: Hold) {
     }
 }
 
-/// Whether the word still says that somebody has it.
+/// Whether the lock word still says that a client holds the lock.
 fn is_held(site: &mut Site, grant: &LockGrant, lock_type: LockType) -> bool {
     let word = site.word(grant);
     match lock_type {
@@ -206,7 +211,7 @@ fn cell(what: Hold, fabric: FabricKind, cause: Cause) {
     let horizon_s = if has_horizon { HORIZON_S } else { 0 };
     let peer = site.join(fabric, horizon_s);
     let grant = site.get(peer, "l", what.lock_type());
-    // somebody else has got it, too, so that the lock outlives its holder
+    // another client has a handle, too, so that the lock outlives its holder
     let other = site.join(FabricKind::Verbs, 0);
     site.get(other, "l", what.lock_type());
     hold(&mut site, peer, &grant, what);
@@ -268,7 +273,8 @@ fn what_ends_a_hold_and_when_is_as_in_the_table() {
     }
 }
 
-/// Issue 9, must show 5.
+/// A client that is silent for ten minutes keeps its lease of fifteen, while 999 strangers come and
+/// go.
 #[test]
 fn a_client_silent_for_10_minutes_keeps_a_lease_of_15_among_strangers() {
     for fabric in [FabricKind::Tcp, FabricKind::Verbs] {
@@ -291,7 +297,7 @@ fn lease_of_15_minutes(fabric: FabricKind, cause: Gone, horizon_s: u32) {
     for second in 0..600 {
         site.until(START.plus_ns(second * NS));
         for _ in 0..2 {
-            // one finds room, the next one does not, and nobody has to go for it
+            // there is room for one stranger; no client loses its place to the next one
             let admission = site.open_twice(&site::init(0)).expect("one place is free");
             let stranger = site.peer(admission, fabric);
             let crowd = site.open_twice(&site::init(0)).map(drop);

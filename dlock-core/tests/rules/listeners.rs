@@ -26,7 +26,7 @@ fn listen(site: &mut Site, peer: Peer, grant: LockGrant, seq: u64, known: (bool,
     site.command(peer.id, Seq(seq), request);
 }
 
-/// Queues for an exclusive hold; of a fair lock with a ticket that it takes.
+/// Queues a client for an exclusive hold; of a fair lock it takes a ticket first.
 fn wait(site: &mut Site, peer: Peer, grant: LockGrant, lock_type: LockType, seq: u64) {
     let (handle, mode, wait) = (grant.handle, Mode::Exclusive, WaitNumber(seq as u32));
     let ticket = match lock_type {
@@ -51,7 +51,7 @@ fn replies(site: &mut Site, peer: Peer) -> Vec<(u64, Reply)> {
     all.filter(|sent| sent.client == peer.id).map(|sent| (sent.seq.0, sent.reply)).collect()
 }
 
-/// A lock that the first holds, and has for both.
+/// A lock that `holder` holds; returns the handles of both clients.
 fn held(site: &mut Site, holder: Peer, other: Peer, lock_type: LockType) -> [LockGrant; 2] {
     let grants = [holder, other].map(|peer| site.get(peer, "one", lock_type));
     wait(site, holder, grants[0], lock_type, 1);

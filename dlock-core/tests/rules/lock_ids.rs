@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One client's names may be made so that their ids are all those that the counter comes to next:
-//! others get theirs as ever. That it takes no walk through them is counted in `registry/ids.rs`.
+//! A hostile client can choose names whose ids are all those to which the counter comes next. Other
+//! clients still get the next free ids. A test in `registry/ids.rs` counts that no walk over the
+//! taken ids is needed.
 
 use crate::common::Memory;
 use dlock_core::clock::{ServerTime, NS};
@@ -13,7 +14,7 @@ use dlock_core::wire::message::LockType;
 
 const NOW: ServerTime = ServerTime(5_000 * NS);
 
-/// A name whose djb2 hash is `id`: digits of base 33 behind the seed.
+/// A name whose djb2 hash is `id`: its bytes are the digits of `id`, minus the seed, in base 33.
 fn name_of(id: u32) -> Vec<u8> {
     let start = (0..7).fold(5_381u32, |h, _| h.wrapping_mul(33));
     let mut left = u64::from(id.wrapping_sub(start));
@@ -70,12 +71,12 @@ fn names_that_take_all_ids_in_a_row_leave_others_the_next_one() {
     let names: Vec<_> = (2..2 + many).map(name_of).collect();
     let grants = get(&mut p, &mut m, hostile, &names);
     assert!(grants.iter().zip(2..).all(|(g, id)| g.lock.0 == id), "the names make the ids");
-    // names whose hash is no id: those take the next free number
+    // names whose hash is negative, and so no id, get the next free number
     let negative = |n: u32| name_of((1 << 31) + n);
     let two = get(&mut p, &mut m, innocent, &[0, 1].map(negative));
     let next = 2 + many as i32;
     assert_eq!([two[0].lock.0, two[1].lock.0], [next, next + 1]);
-    // one of theirs is free again: the counter has passed it, and a name gets it
+    // an id that is given back behind the counter: only a name with that hash gets it
     let given_back = ControlRequest::ReleaseLocks(vec![grants[5].lock]);
     assert!(matches!(
         p.control(NOW, &mut m, hostile, given_back, &mut out),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client's lock machines do with words and answers that are rare.
+//! What a client's lock machines do with rare words and answers.
 
 use dlock_core::clock::{Deadline, Lease, Now, ServerTime, NS};
 use dlock_core::ids::{ClientId, Epoch, Handle, LockId, Slot};
@@ -31,7 +31,7 @@ fn entry(lock_type: LockType) -> LockEntry {
     entry_at(lock_type, 0)
 }
 
-/// Every word_op of the chain finds this word.
+/// The outcome of a chain all of whose word operations find this word.
 fn found(chain: &Chain, word: u64) -> Outcome {
     let mut values = Values::new();
     (0..chain.values_len()).for_each(|_| values.push(word));
@@ -59,7 +59,7 @@ fn done(step: Step) -> OpResult {
     }
 }
 
-/// The lock is free but for what the word says, and is taken at once.
+/// An entry whose client has taken the lock at once, from this word.
 fn taken(lock_type: LockType, mode: Mode, word: u64) -> LockEntry {
     let mut e = entry(lock_type);
     let (mut machine, step) = begin(&mut e, Op::TryLock { mode, lease: Lease::secs(5) }, at(0));
@@ -80,7 +80,8 @@ fn an_acquire_tries_so_often_and_then_says_that_another_has_the_lock() {
     for round in 1..=CAS_ROUNDS_MAX {
         let chain = chain(step);
         let [WordOp::Cas { expect, .. }] = *chain.ops() else { panic!("{chain:?}") };
-        // what it expects is never there: released and taken by others all the time
+        // the word is never what the chain expects, because others release and take the lock all
+        // the time
         let word = if expect == 0 { atomic(8 + round, 900).into_bits() } else { 0 };
         step = machine.outcome(&mut e, found(&chain, word), at(0));
     }
@@ -116,7 +117,7 @@ fn an_extend_tries_so_often_and_then_does_not_know() {
     for round in 1..=CAS_ROUNDS_MAX {
         let chain = chain(step);
         let [WordOp::Cas { expect, .. }] = *chain.ops() else { panic!("{chain:?}") };
-        // the bit of those who wait comes and goes
+        // the waiters bit comes and goes, so no compare-and-swap finds its word
         let word = AtomicWord::from_bits(expect);
         let word = word.with_waiters(!word.waiters()).with_timeout(Deadline::at_s(1_005 + round));
         step = machine.outcome(&mut e, found(&chain, word.into_bits()), at(1));
@@ -133,7 +134,7 @@ fn a_query_moves_no_deadline() {
         let [WordOp::Cas { expect, swap, .. }] = *chain(step).ops() else { panic!("{step:?}") };
         assert_eq!(expect, swap);
     }
-    // a lease that does not end is not made one that does
+    // a lease without an end is not turned into one with an end
     let mut e = entry(LockType::Fair);
     let (mut machine, step) = begin(&mut e, TRY, at(0));
     machine.outcome(&mut e, found(&chain(step), 0), at(0));
@@ -197,7 +198,7 @@ fn there_is_something_to_write_to_the_ledger_until_it_was_taken() {
     assert!(e.take_ledger_write().is_some() && !e.has_ledger_write());
 }
 
-/// It adds itself, finds an owner, and takes itself off again.
+/// The reader adds itself, finds an owner, and takes itself off again.
 #[test]
 fn a_reader_that_steps_back_wakes_those_whom_it_has_kept_out() {
     let owned = RwWord::new().with_client(8);
@@ -226,7 +227,8 @@ fn a_release_tries_so_often_by_itself_and_then_asks_the_arbiter() {
     let mut e = taken(LockType::Atomic, X, 0);
     let (mut machine, mut step) = begin(&mut e, Op::Unlock, at(1));
     for round in 1..=CAS_ROUNDS_MAX {
-        let word = atomic(ME, 1_005 + round).into_bits(); // extends that were lost come through
+        // extends whose answers were lost take effect now
+        let word = atomic(ME, 1_005 + round).into_bits();
         step = machine.outcome(&mut e, found(&chain(step), word), at(1));
     }
     assert!(matches!(step, Step::Request(Request::Release { .. })), "{step:?}");
@@ -263,7 +265,7 @@ fn a_fair_lock_without_room_in_its_lanes_asks_the_arbiter_the_next_time() {
     }
 }
 
-/// An entry that asks the arbiter for its ticket.
+/// An entry whose machine asks the arbiter about its ticket.
 fn asking(op: Op) -> (LockEntry, Machine) {
     let high = TakenWord::new().with_mx(FAIR_DIVERT);
     let mut e = entry_at(LockType::Fair, high.into_bits());
@@ -288,15 +290,15 @@ fn a_place_that_is_lost_is_taken_again_once_by_who_waits() {
     assert!(matches!(again, Step::Request(Request::TakeTicket { .. })), "{again:?}");
     machine.reply(&mut e, queued(1), at(0));
     assert_eq!(done(machine.reply(&mut e, denied(), at(0))).status, Status::Fail, "once");
-    // a hold that is entered again and is over by now is lost
+    // a hold that is over when it is entered again is lost
     let mut e = taken(LockType::Fair, X, 0);
     let (mut machine, step) = begin(&mut e, Op::Lock { mode: X, lease: Lease::secs(5) }, at(9));
     assert!(matches!(step, Step::Request(Request::Extend { .. })), "{step:?}");
     assert_eq!(done(machine.reply(&mut e, denied(), at(9))).status, Status::Fail);
 }
 
-/// What is in doubt is undone by what the ledger says: a reader's entry that is written anew would
-/// say that it has taken itself off the count.
+/// The arbiter undoes a doubt by the ledger entry. If the client wrote the entry anew, a reader's
+/// entry would say that it has left the count.
 #[test]
 fn a_resolve_that_is_refused_leaves_the_ledger_to_the_next_one() {
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -353,7 +355,7 @@ fn an_extend_by_the_client_itself_never_shortens() {
     }
 }
 
-/// It may have it still, or again: an answer to a claim may be lost.
+/// The client may still hold the lock, or hold it again, because the answer to a claim may be lost.
 #[test]
 fn after_a_hold_was_lost_the_primary_is_asked_what_is_left_of_it() {
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -379,7 +381,7 @@ fn who_is_denied_an_expired_hold_knows_that_it_has_nothing() {
     assert_eq!((result.status, e.in_doubt()), (Status::Fail, false));
 }
 
-/// Each may have been carried out.
+/// Each of these extends without an end may have taken effect.
 #[test]
 fn a_hold_that_may_last_for_ever_is_lost_by_a_lapse_however_often_that_was_asked_for() {
     let mut e = taken(LockType::Atomic, X, 0);

@@ -119,7 +119,7 @@ fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again()
         site.now,
         &mut site.memory,
         Event::Heard { client: silent.id, control: loud.control },
-    ); // no connection of its own
+    ); // the connection is not one of this client
     assert_eq!(site.members().until(queued.id), Some(until), "it waits for its turn");
     site.listened();
     site.settle();
@@ -127,7 +127,7 @@ fn a_primary_that_stood_still_ends_nobody_who_was_heard_when_it_listened_again()
     assert_eq!(site.exits(silent), [Exit::Horizon]);
 }
 
-/// What comes due while the primary listens is not judged by that listening.
+/// Silence that becomes due while the primary listens is judged only after the next listening.
 #[test]
 fn a_listening_tells_of_silence_up_to_its_beginning_alone() {
     let mut site = Site::new();
@@ -143,7 +143,7 @@ fn a_listening_tells_of_silence_up_to_its_beginning_alone() {
     assert_eq!(site.state(second), None, "nothing was heard of it the second time, either");
 }
 
-/// Its `Reinit` may lie in a socket as well.
+/// The `Reinit` of an absent client may also lie unread in a socket.
 #[test]
 fn the_grace_of_an_absent_client_ends_when_the_primary_has_listened() {
     let mut site = Site::new();
@@ -261,7 +261,7 @@ fn nothing_of_a_client_whose_process_has_ended_is_held_when_that_is_known() {
     }
 }
 
-/// Its process on shared memory is not known to be the one that goes on over TCP.
+/// The process that used shared memory need not be the one that goes on over TCP.
 #[test]
 fn a_client_that_went_over_to_tcp_is_not_dead_when_its_shm_process_is() {
     let mut site = Site::new();
@@ -272,7 +272,8 @@ fn a_client_that_went_over_to_tcp_is_not_dead_when_its_shm_process_is() {
     assert_eq!(site.state(peer), Some(State::Present));
 }
 
-/// Its queue pairs cannot be fenced, so that it is a member for long: a successor is not to wait.
+/// The client's queue pairs cannot be fenced, so it stays a member for long. A successor must not
+/// wait for it.
 #[test]
 fn a_client_that_leaves_is_known_to_have_left_at_once() {
     let mut site = Site::new();
@@ -312,8 +313,9 @@ impl Gen {
     }
 }
 
-/// Random inputs. [`Site`] asserts that nothing is undone or lapses before it is fenced; here: no
-/// lease is taken from a living client before its end, and nobody who has one is evicted.
+/// Random inputs. [`Site`] asserts that nothing is undone or lapses before its client is fenced.
+/// This test checks that no living client loses a lease before its end, and that no client with a
+/// lease is evicted.
 #[test]
 fn whatever_happens_a_lease_lasts_and_fencing_comes_first() {
     for seed in 0..300 {
@@ -411,7 +413,7 @@ fn run(g: &mut Gen) {
     }
 }
 
-/// What a client does that is told of a lapse.
+/// A client that is told of a lapse gives up its holds without a lease, and nothing else.
 #[test]
 fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
     use dlock_core::clock::Now;
@@ -441,7 +443,8 @@ fn a_lapse_loses_what_has_no_lease_and_nothing_else() {
     }
 }
 
-/// Its caller relies on the first lease; the primary may have seen a hold without one and ended it.
+/// The caller relies on its first lease. The primary may have seen a hold without a lease, and may
+/// have ended it.
 #[test]
 fn a_hold_that_was_asked_to_last_for_ever_in_vain_is_lost_by_a_lapse() {
     use dlock_core::clock::Now;
@@ -497,7 +500,7 @@ fn a_hold_is_not_lost_by_a_lapse_because_the_one_before_it_was_asked_to_last_for
     assert!(!entry.lapse(), "it has a lease");
 }
 
-/// The memory is taken from it, and it may come back to what it has.
+/// The client is kept from the memory, and may come back and find its holds.
 #[test]
 fn a_release_that_is_refused_while_the_client_is_removed_releases_nothing() {
     use dlock_core::clock::Now;

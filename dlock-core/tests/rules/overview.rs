@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primary tells of itself: its clients, and how much work it has done.
+//! What the primary reports of itself: its clients, and how much work it has done.
 
 use crate::common::world::{names, World, NOW};
 use dlock_core::clock::Lease;
@@ -32,7 +32,8 @@ fn each_lock_of_a_release_is_work() {
     assert_eq!(work(9), work(1) + 8);
 }
 
-/// A lock that is used before it was told of a client's other fabric is told then.
+/// A lock that is used before it has learned of a client's change of fabric learns of it then,
+/// which is work.
 #[test]
 fn each_client_that_a_lock_may_have_to_be_told_of_is_work() {
     let mut w = World::new(10);

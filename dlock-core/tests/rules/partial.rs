@@ -28,24 +28,24 @@ fn taken() -> Now {
     at(1_000 * NS)
 }
 
-/// The word of the hold.
+/// The lock word while this client holds the lock.
 fn mine(lock_type: LockType) -> u64 {
     match lock_type {
         LockType::Atomic => {
             AtomicWord::new().with_client(7).with_timeout(Deadline::at_s(1_005)).into_bits()
         }
-        _ => 0, // the turn
+        _ => 0, // of a fair lock, the turn word
     }
 }
 
-/// What the primary and its memory say.
+/// What the client's question finds: a lock word, or no answer.
 #[derive(Clone, Copy)]
 enum Says {
     Word(u64),
     Nothing,
 }
 
-/// The result, and whether anything was asked.
+/// Carries the operation out. Returns its status, and whether it asked the memory or the primary.
 fn run(e: &mut LockEntry, op: Op, now: Now, says: Says) -> (Status, bool) {
     let mut operation = match Operation::begin(e, op, now, Bounds::since(now.local_ns)) {
         Started::Running(operation) => operation,
@@ -88,7 +88,7 @@ fn run(e: &mut LockEntry, op: Op, now: Now, says: Says) -> (Status, bool) {
     }
 }
 
-/// Entered twice.
+/// A lock that the client has entered twice.
 fn held_twice(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
     assert_eq!(run(&mut e, TRY, taken(), Says::Word(0)).0, Status::Success);
@@ -108,7 +108,7 @@ fn it_is_no_success_once_the_lease_may_be_over() {
             told
         };
         let after_lease = match lock_type {
-            LockType::Rw => Status::AlreadyLocked, // it has none
+            LockType::Rw => Status::AlreadyLocked, // a read-write hold has no lease here
             LockType::Atomic | LockType::Fair => Status::Fail,
         };
         let is_sure_at = END_NS - EPSILON_NS - 1;
@@ -131,7 +131,8 @@ fn it_is_no_success_past_the_horizon() {
     }
 }
 
-/// The lease was judged by a clock that has turned out to be wrong: the primary knows.
+/// The lease was judged by a clock that has turned out to be wrong, so the client asks whether it
+/// still holds the lock.
 #[test]
 fn it_asks_whether_the_hold_is_there_where_the_clock_was_another_one() {
     for lock_type in [LockType::Atomic, LockType::Fair] {
@@ -150,7 +151,7 @@ fn it_asks_whether_the_hold_is_there_where_the_clock_was_another_one() {
     assert_eq!(e.refs(), 0);
 }
 
-/// Whoever is past its horizon when it claims may have lost what it claims.
+/// A client that is past its horizon when it claims may have lost what it claims.
 #[test]
 fn it_asks_the_successor_where_a_claim_is_not_sure() {
     for lock_type in TYPES {

@@ -17,29 +17,30 @@ const TRY: Op = Op::TryLock { mode: X, lease: Lease::secs(5) };
 const QUERY: Op = Op::Extend { mode: X, lease: Lease::NONE };
 const EXTEND: Op = Op::Extend { mode: X, lease: Lease::secs(5) };
 const LEASED: [LockType; 2] = [LockType::Atomic, LockType::Fair];
-/// Of the lease, by the successor's clock: it ends in the middle of this tick.
+/// The deadline of the lease by the successor's clock; the lease ends in the middle of this tick.
 const DEADLINE: Deadline = Deadline(9_004 * 16 + 5);
 
-/// By the predecessor's clock, so many milliseconds after the lock was taken.
+/// The time by the predecessor's clock, `ms` milliseconds after the lock was taken.
 fn before(ms: u64) -> Now {
     Now::within(ServerTime(1_000 * NS + ms * NS / 1_000), 3)
 }
 
-/// The same moment by the successor's clock.
+/// The moment of [`before`] by the successor's clock.
 fn after(ms: u64) -> Now {
     let local_ns = before(ms).local_ns;
     Now { local_ns, ..Now::within(ServerTime(8_999_300_000_000 + ms * NS / 1_000), 3) }
 }
 
-/// The word of the hold with the deadline.
+/// The lock word of a hold with this deadline.
 fn word(lock_type: LockType, deadline: Deadline) -> u64 {
     match lock_type {
         LockType::Atomic => AtomicWord::new().with_client(7).with_timeout(deadline).into_bits(),
-        _ => 0, // the turn
+        _ => 0, // of a fair lock, the turn word
     }
 }
 
-/// Its result. Chains find `old`; the successor has the hold until `deadline`.
+/// Carries the operation out, and returns its status. Chains find `old`; the successor says that
+/// the hold lasts until `deadline`.
 fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline): (u64, Deadline)) -> Status {
     let mut operation = match Operation::begin(e, op, now, Bounds::since(now.local_ns)) {
         Started::Running(operation) => operation,
@@ -67,7 +68,7 @@ fn run(e: &mut LockEntry, op: Op, now: Now, (old, deadline): (u64, Deadline)) ->
     }
 }
 
-/// Held until 5.0625 s after it was taken, and claimed after 1 s.
+/// A lock that is held until 5.0625 s after it was taken, and was claimed after 1 s.
 fn claimed(lock_type: LockType) -> LockEntry {
     let mut e = entry(lock_type);
     assert_eq!(run(&mut e, TRY, before(0), (0, Deadline::NONE)), Status::Success);
@@ -76,7 +77,7 @@ fn claimed(lock_type: LockType) -> LockEntry {
     e
 }
 
-/// The answer to a query, which has found the hold as the successor has it until `DEADLINE`.
+/// The status of a query that finds the hold as the successor has it, until `DEADLINE`.
 fn query(e: &mut LockEntry, ms: u64) -> Status {
     let old = word(e.lock_type(), DEADLINE);
     run(e, QUERY, after(ms), (old, DEADLINE))
@@ -94,7 +95,8 @@ fn a_lease_that_was_claimed_is_not_revived_by_asking_whether_it_runs() {
     }
 }
 
-/// The word, or the arbiter, says that it is held still, and for how long.
+/// The word, or the arbiter, says that the lock is still held, and until when; the client's own
+/// clock says that the claimed lease is over.
 #[test]
 fn a_lease_that_was_claimed_is_not_revived_by_another_clock() {
     for lock_type in LEASED {
@@ -112,14 +114,14 @@ fn a_lease_that_was_claimed_and_extended_lasts_as_long_as_was_asked_for() {
     for lock_type in LEASED {
         let mut e = claimed(lock_type);
         assert_eq!(query(&mut e, 2_000), Status::Success);
-        // of a fair lock the arbiter says until when
+        // of a fair lock the arbiter tells the deadline
         let old = (word(lock_type, DEADLINE), Deadline(DEADLINE.0 + 144));
         assert_eq!(run(&mut e, EXTEND, after(3_000), old), Status::Success);
         let deadline = e.deadline();
         assert!(deadline > DEADLINE);
         let old = (word(lock_type, deadline), deadline);
         assert_eq!(run(&mut e, QUERY, after(5_070), old), Status::Success, "{lock_type:?}");
-        // also one that moves no deadline
+        // the same with an extend that moves no deadline
         let mut e = claimed(lock_type);
         let short = Op::Extend { mode: X, lease: Lease::secs(3) };
         let old = (word(lock_type, DEADLINE), DEADLINE);

@@ -60,7 +60,8 @@ impl World {
             other => panic!("{other:?}"),
         }
     }
-    /// Tells what has happened; nothing of a client can act any more when that is asked for.
+    /// Passes an event to the primary and executes its effects; every fence succeeds at once.
+    /// Returns the effects that drivers report.
     fn handle(&mut self, event: Event) -> Vec<Effect> {
         self.primary.handle(NOW, &mut self.memory, event);
         let mut effects = Vec::new();
@@ -167,7 +168,7 @@ fn what_a_fenced_client_held_goes_to_the_next_in_line() {
     assert_eq!(w.memory.read(w0(&gb)), RwWord::new().with_rcount(1).into_bits());
 }
 
-/// It read the word before the first waiter came.
+/// The thief read the word before the first waiter came.
 #[test]
 fn who_takes_an_expired_hold_over_does_not_pass_the_queue() {
     let mut w = World::new();
@@ -314,8 +315,8 @@ fn recovery_counts_clients_and_not_messages() {
     assert!(!w.primary.parts().1.is_recovering());
 }
 
-/// Its claims were undone, and others may have claimed the same since: it must not go on as if
-/// they had been accepted.
+/// The client's claims were undone, and other clients may have claimed the same locks since then.
+/// So the client must not go on as if its claims had been accepted.
 #[test]
 fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
     let mut w = World::with(3);
@@ -335,8 +336,8 @@ fn who_was_fenced_in_a_recovery_is_not_adopted_again_and_not_waited_for() {
     assert!(!w.primary.parts().1.is_recovering());
 }
 
-/// A lost answer makes the arbiter clear the ledger entry, which then looks as if the claim were
-/// all that there ever was.
+/// After a lost answer the arbiter clears the ledger entry, which then looks as if the client had
+/// nothing but its claimed share.
 #[test]
 fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
     let mut w = World::with(2);
@@ -354,7 +355,8 @@ fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
         assert_eq!(w.attach(client, FabricKind::Shm), []);
     }
     assert_eq!(RwWord::from_bits(w.memory.read(w0(&other))).rcount(), 2);
-    // a gives its share back, takes it again (the count is as before), and the answer is lost
+    // client a gives its share back and takes it again, so that the count is as before, and the
+    // answer is lost
     let intent = LedgerEntry::new().with_state(LedgerState::Intent).with_detail(4);
     w.memory.ledgers.insert((a, grant.handle), intent);
     for _ in 0..2 {
@@ -364,7 +366,7 @@ fn a_claimed_share_that_was_given_back_is_not_undone_by_a_later_resolve() {
     }
 }
 
-/// As the C API has it: its library forgets the client whatever the answer is.
+/// The library of the C API forgets the client with any answer to `Deinit`.
 #[test]
 fn a_client_that_leaves_while_the_primary_recovers_is_refused_and_not_waited_for() {
     let mut w = World::with(1);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Readers of a fair lock at the arbiter: whose share is taken off, when, and how often.
+//! Readers at the arbiter: whose share is taken off the count, when, and how often.
 
 use crate::common::lock::{id, World};
 use dlock_core::clock::NS;
 use dlock_core::memory::words::{LedgerEntry, LedgerState, RwWord};
 use dlock_core::wire::message::LockType;
 
-/// It counts again: by what it has seen first, the share that was left behind is the reader's own.
+/// The arbiter counts again: by its first look alone, the share that was left behind would be that
+/// of the reader.
 #[test]
 fn a_recount_does_not_count_a_reader_that_leaves_meanwhile() {
     let mut w = World::new(LockType::Rw, 3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The count of a read-write lock's readers that is not known: what is counted, who is answered,
-//! and which client hinders the others.
+//! Recounts of a read-write lock's readers: what is counted, which clients are answered, and which
+//! client hinders the others.
 
 use crate::common::lock::{id, is_done, is_granted, World, HANDLE, RESOLVE, S, WAKE};
 use dlock_core::clock::{Lease, NS};
@@ -34,7 +34,7 @@ fn dies(w: &mut World, n: u32) {
     w.memory.ledgers.remove(&id(n));
 }
 
-/// Client 1 had a share, and has released it; it is about to wait for the next.
+/// Client 1 had a share, has released it, and is about to wait for its next one.
 #[test]
 fn a_grant_does_not_count_for_a_later_wait() {
     let mut w = World::new(LockType::Rw, 3);
@@ -42,7 +42,7 @@ fn a_grant_does_not_count_for_a_later_wait() {
     w.memory.ledgers.insert(id(1), entry(LedgerState::Waiting, 2));
     dies(&mut w, 2);
     assert_eq!(readers(&w), 0, "the count was of the client that has died");
-    // the grant of that very wait counts
+    // a grant of the wait that the ledger names counts
     let mut w = World::new(LockType::Rw, 3);
     assert!(is_granted(&w.ask(1, wait(S, 1)), 1));
     w.memory.ledgers.insert(id(1), entry(LedgerState::Waiting, 1));
@@ -74,7 +74,7 @@ fn a_client_whose_session_lapses_is_not_answered_when_the_count_is_known() {
     }
 }
 
-/// The recount in between has not needed it.
+/// A recount in between has succeeded without this client.
 #[test]
 fn a_client_hinders_anew_after_a_recount_that_succeeded() {
     let mut w = World::new(LockType::Rw, 5);
@@ -86,7 +86,7 @@ fn a_client_hinders_anew_after_a_recount_that_succeeded() {
         dies(&mut w, n);
         w.pass(HINDRANCE_NS * 3 / 4);
         assert_eq!(w.arbiter.hinderer(&|_| false), None, "client {n} has died just now");
-        counts(&mut w, 1); // client 1 has taken back what it had added
+        counts(&mut w, 1); // client 1 has taken itself off the count again
         w.pass(2 * NS);
         assert!(!RwWord::from_bits(w.memory.word).waiters(), "the count is known");
     }
@@ -96,7 +96,7 @@ fn a_client_hinders_anew_after_a_recount_that_succeeded() {
     assert_eq!(w.arbiter.hinderer(&|_| false), Some(id(1)));
 }
 
-/// Client 4 goes on whenever it is looked at: no two readings are the same.
+/// Client 4 changes its entry after every look, so no two readings are the same.
 #[test]
 fn a_client_that_stops_is_noted_although_another_one_goes_on() {
     let mut w = World::new(LockType::Rw, 4);
@@ -114,8 +114,8 @@ fn a_client_that_stops_is_noted_although_another_one_goes_on() {
     w.ask(3, WAKE);
 }
 
-/// Client 1 had a share, has released it, and has noted its next wait, which is not asked for yet.
-/// Client 2 reads.
+/// Client 1 had a share, has released it, and its ledger names its next wait, which it has not
+/// requested yet. Client 2 reads.
 #[test]
 fn the_grant_of_an_earlier_wait_takes_no_share_of_another_client_off() {
     for dies in [false, true] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary is gone: what its clients had, at its successor. The clients' own entries and
-//! machines, and the primary; in between nothing but the verbs and the messages.
+//! What clients of a primary that is gone have at its successor. The clients' entries and machines
+//! and the primary are the real ones; only word operations and messages pass between them.
 
 use std::cell::Cell;
 
@@ -28,7 +28,7 @@ fn try_lock(mode: Mode) -> Op {
 }
 
 thread_local! {
-    /// Since [`NOW`].
+    /// Nanoseconds since [`NOW`], by the server clock of the test.
     static PASSED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -120,7 +120,7 @@ impl World {
         Side { id, fabric, entry, binding: Binding::new(epoch(self)) }
     }
 
-    /// The successor of this one, to which these come, in this order, and tell all.
+    /// Starts the successor, to which these clients come in this order and claim everything.
     fn fails_over(self, n: u64, sides: &mut [&mut Side]) -> World {
         let mut next = World::recovering_as(10, sides.len() as u32, epoch(&self).0 + n);
         drop(self);
@@ -160,7 +160,7 @@ fn epoch(world: &World) -> Epoch {
     world.primary.config().epoch
 }
 
-/// Which of these has the lock: it says so when it asks for it.
+/// The indexes of the clients that have the lock, by the answers to their requests for it.
 fn holder(world: &mut World, sides: &mut [&mut Side], mode: Mode) -> Vec<usize> {
     let mut has = |side: &mut Side| match world.operate(side, try_lock(mode)) {
         Status::Success | Status::AlreadyLocked => true,
@@ -199,14 +199,14 @@ fn a_fair_lock_keeps_its_holder_and_its_queue_in_their_order() {
     }
 }
 
-/// Who has not asked the first successor what became of its ticket comes with the old one.
+/// A client comes with its old ticket, about which it has not asked the first successor.
 #[test]
 fn a_queue_keeps_its_order_over_two_failures_whoever_has_asked_in_between() {
     for asks in 0..8_u32 {
         let mut w = World::new(10);
         let mut sides: Vec<Side> =
             (0..3).map(|i| w.side(5 + i, FabricKind::Shm, LockType::Fair)).collect();
-        // the lane has gone on, so that old and new numbers differ
+        // other tickets were taken before, so that the numbers at the two primaries differ
         for _ in 0..9 {
             assert_eq!(w.operate(&mut sides[2], try_lock(X)), Status::Success);
             assert_eq!(w.operate(&mut sides[2], Op::Unlock), Status::Success);
@@ -250,7 +250,7 @@ fn readers_of_a_fair_lock_are_inside_together_and_one_that_waits_is_let_in_after
     }
 }
 
-/// It is not waited for.
+/// The successor does not wait for this client.
 #[test]
 fn of_a_client_that_does_not_come_back_nothing_stands_in_the_way() {
     let mut w = World::new(10);
@@ -297,7 +297,7 @@ fn atomic_and_read_write_holds_go_on_and_are_released() {
     }
 }
 
-/// The release may not have been carried out, and its caller believe that it holds the lock.
+/// The release may not have taken effect, and then its caller believes that it holds the lock.
 #[test]
 fn a_hold_whose_release_was_not_answered_is_claimed_and_released_when_that_is_asked_again() {
     for (lock_type, mode) in [(LockType::Atomic, X), (LockType::Rw, S), (LockType::Fair, X)] {
@@ -322,7 +322,7 @@ fn a_hold_whose_release_was_not_answered_is_claimed_and_released_when_that_is_as
     }
 }
 
-/// It was released before the other one was granted the lock, however short before.
+/// If the first hold was released, that was before the second client was granted the lock.
 #[test]
 fn a_hold_that_may_be_released_gives_way_to_any_other() {
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -335,7 +335,7 @@ fn a_hold_that_may_be_released_gives_way_to_any_other() {
         };
         w.execute(&a, chain);
         machine.outcome(&mut a.entry, Outcome::Unknown, now());
-        PASSED_NS.set(0); // this client's clock is another one
+        PASSED_NS.set(0); // the second client's clock is behind that of the first one
         assert_eq!(w.operate(&mut b, try_lock(X)), Status::Success);
         let mut w = w.fails_over(1, &mut [&mut a, &mut b]);
         assert_eq!(w.operate(&mut a, Op::Unlock), Status::Success, "{lock_type:?}");
@@ -358,7 +358,7 @@ fn of_an_acquire_that_was_not_answered_nothing_is_claimed() {
     assert_eq!(w.operate(&mut a, try_lock(X)), Status::Success);
 }
 
-/// A hold was taken away, and its client does not know.
+/// A hold was taken away, and its client does not know that.
 #[test]
 fn of_holds_that_exclude_each_other_the_later_one_goes_on_and_the_other_is_told() {
     let all = [LockType::Atomic, LockType::Rw, LockType::Fair];
@@ -438,7 +438,7 @@ fn a_claim_that_no_client_can_make_is_refused() {
     assert!(other.is_err(), "there is a fair lock of this name");
 }
 
-/// Others are waited for by count, and it is here, and has not said that this is all.
+/// The recovery waits for a number of clients; this one has not said that it is ready.
 #[test]
 fn of_a_client_that_is_not_waited_for_and_has_not_told_everything_nothing_counts() {
     let mut w = World::recovering(10, 1);
@@ -478,7 +478,7 @@ fn the_last_word_of_a_client_counts() {
     assert!(matches!(w.ask(a, confirm(X)), Some(Reply::Denied { status: Status::Fail, .. })));
 }
 
-/// Of a client that is silent for too long while the others come back.
+/// A client claims a hold, and is then silent for too long while the others come back.
 #[test]
 fn what_is_claimed_lapses_and_lasts_as_what_is_held() {
     for (left_ns, lasts) in [(60 * NS, true), (u64::MAX, false)] {
@@ -499,7 +499,7 @@ fn what_is_claimed_lapses_and_lasts_as_what_is_held() {
     }
 }
 
-/// Whoever is removed in the middle has claimed nothing.
+/// A client that is removed before it has claimed everything has claimed nothing.
 #[test]
 fn claims_of_a_client_that_is_fenced_do_not_count() {
     let mut w = World::recovering(10, 2);
@@ -517,7 +517,7 @@ fn claims_of_a_client_that_is_fenced_do_not_count() {
     assert_eq!(w.primary.assert_consistent(), Ok(()));
 }
 
-/// How many claims were not granted is said to the operator.
+/// The operator is told how many claims were not granted.
 #[test]
 fn a_claim_is_lost_only_if_another_one_has_the_lock() {
     let [hold, share] = [X, S].map(|mode| HeldClaim::hold(mode, 60 * NS));
@@ -536,7 +536,7 @@ fn a_claim_is_lost_only_if_another_one_has_the_lock() {
     }
 }
 
-/// Its channel is made before it has told everything, or only afterwards.
+/// The client's channel is made before it has claimed everything, or afterwards.
 #[test]
 fn a_share_is_known_whenever_the_channel_of_its_client_is_made() {
     use FabricKind::{Shm, Tcp};
@@ -564,7 +564,7 @@ fn a_share_is_known_whenever_the_channel_of_its_client_is_made() {
     }
 }
 
-/// The primary does not see what it does: the ledger alone tells.
+/// The primary does not see the word operations of the client: only its ledger tells what it has.
 #[test]
 fn what_a_client_takes_by_itself_after_a_recovery_is_undone_when_it_dies() {
     let mut w = World::recovering(10, 1);
@@ -584,7 +584,7 @@ fn what_a_client_takes_by_itself_after_a_recovery_is_undone_when_it_dies() {
     assert_eq!(w.memory.read(at), 0);
 }
 
-/// Until it is confirmed the successor may have given the lock to another one, which is later.
+/// Before a hold is confirmed, the successor may have given the lock to a later client.
 #[test]
 fn a_hold_is_of_the_incarnation_that_granted_or_confirmed_it_last() {
     let mut w = World::new(10);

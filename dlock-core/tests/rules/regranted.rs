@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client tells of a hold that it has got anew after a failover, and what it may note of a
-//! hold when its rights are taken away.
+//! What a client claims of a hold that it has got anew after a failover, and what it may write into
+//! its ledger when its rights are taken away.
 
 use crate::common::entry::{entry, executed};
 use crate::common::site::{w0, Site};
@@ -23,7 +23,8 @@ fn at(seconds: u64) -> Now {
     Now::within(ServerTime(seconds * NS), 3)
 }
 
-/// Its result; each chain finds a free lock, and the primary answers so.
+/// Carries the operation out, and returns its status; each chain finds a free lock, and `reply` is
+/// the primary's answer.
 fn run(e: &mut LockEntry, op: Op, now: Now, reply: Reply) -> Status {
     let mut operation = match Operation::begin(e, op, now, Bounds::since(now.local_ns)) {
         Started::Running(operation) => operation,
@@ -40,8 +41,8 @@ fn run(e: &mut LockEntry, op: Op, now: Now, reply: Reply) -> Status {
     }
 }
 
-/// The hold of the first primary was lost at the second, and another one was granted there: a third
-/// one ranks the claims to the lock by that.
+/// The client lost its hold of the first primary at the second one, and was granted another one
+/// there. The third primary ranks claims by the incarnation that granted them.
 #[test]
 fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
     let denied = Reply::Denied { status: Status::Fail, word: 0 };
@@ -50,7 +51,7 @@ fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
         assert_eq!(run(&mut e, TRY, at(1_000), denied), Status::Success);
         e.is_claimed(Epoch(1), at(1_001), at(1_001));
         if is_told {
-            e.lose(); // the claim was refused
+            e.lose(); // the second primary has refused the claim
         }
         assert_eq!(run(&mut e, QUERY, at(1_002), denied), Status::Fail, "it is lost");
         assert_eq!(run(&mut e, TRY, at(1_003), Reply::Done { word: 0 }), Status::Success);
@@ -59,7 +60,7 @@ fn a_claim_of_a_new_hold_tells_when_that_one_was_granted() {
     }
 }
 
-/// The arbiter has granted it, and its ledger does not say so yet.
+/// The arbiter has granted the hold, and the client's ledger does not say so yet.
 #[test]
 fn a_ledger_write_of_what_was_granted_needs_no_right() {
     let mut site = Site::new();

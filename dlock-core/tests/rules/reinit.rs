@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A reinit in two phases: what becomes of the old session and of the prepared one.
+//! A reinit has two phases: what becomes of the old session, and of the prepared one.
 
 use crate::common::site::{init, reinit, w0, Peer, Site, GRACE_S, START};
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
@@ -23,7 +23,7 @@ fn is_served(site: &mut Site, peer: Peer) -> bool {
     }
 }
 
-/// Takes an atomic lock for ever; its word then.
+/// Takes an atomic lock without an end; returns its word afterwards.
 fn take(site: &mut Site, peer: Peer, name: &str) -> u64 {
     let grant = site.get(peer, name, LockType::Atomic);
     let swap =
@@ -32,7 +32,8 @@ fn take(site: &mut Site, peer: Peer, name: &str) -> u64 {
     site.word(&grant)
 }
 
-/// Waits for a lock that another client holds; whether it is queued is told by [`waiters`].
+/// Has the client wait for a lock that another client holds; [`waiters`] tells whether it is
+/// queued.
 fn wait_for(site: &mut Site, peer: Peer, name: &str) {
     let handle = site.get(peer, name, LockType::Atomic).handle;
     let (mode, wait) = (Mode::Exclusive, WaitNumber(1));
@@ -162,7 +163,8 @@ fn what_comes_too_late_moves_nothing_although_nobody_has_noticed_the_time() {
         if attaches {
             assert_eq!(site.attach(new), Status::Success);
         }
-        site.now = at(PREPARED_S); // the primary stood still
+        // the primary stood still for the whole time of a prepared session
+        site.now = at(PREPARED_S);
         if !attaches {
             assert_eq!(site.attach(new), Status::Error);
         }
@@ -218,14 +220,14 @@ fn a_member_without_connections_comes_back_at_once_and_again_if_the_answer_is_lo
 fn the_secret_that_a_client_had_is_a_proof_until_the_next_one_is_in_use() {
     let mut site = Site::new();
     let first = site.join(Tcp, 0);
-    // it has moved, and the answer that says so is lost
+    // the client has moved to its prepared session, and the answer to that is lost
     let second = site.come_back(first).unwrap();
     assert_eq!(site.attach(first), Status::Error, "no proof of being the session");
     let third = site.come_back(first).unwrap();
     assert!(is_served(&mut site, third));
     let refused = site.open(&reinit(second, 0));
     assert_eq!(refused, Err(Status::Error), "its client never had it");
-    // here it is not
+    // here the answer is not lost
     let fourth = site.come_back(third).unwrap();
     let fifth = site.come_back(fourth).unwrap();
     for old in [first, second, third] {
@@ -234,7 +236,8 @@ fn the_secret_that_a_client_had_is_a_proof_until_the_next_one_is_in_use() {
     assert!(is_served(&mut site, fifth));
 }
 
-/// It was quiet for the grace, and attached a channel to the session that it had.
+/// The client was quiet for as long as the grace, and had attached a channel to its present
+/// session.
 #[test]
 fn a_session_that_takes_the_place_of_a_quiet_one_is_not_quiet() {
     let mut site = Site::new();
@@ -252,8 +255,8 @@ fn a_session_that_takes_the_place_of_a_quiet_one_is_not_quiet() {
     }
 }
 
-/// It has shown that it has the next session, and nothing attached to that one: its process still
-/// has the memory.
+/// The client has moved to its next session, and has attached no channel to that one. Its process
+/// still has the memory mapped.
 #[test]
 fn a_process_that_mapped_the_memory_for_the_session_before_ends_its_client() {
     let mut site = Site::new();
@@ -312,7 +315,8 @@ fn whatever_ends_a_member_ends_what_is_prepared_before_anything_is_undone() {
 
 #[test]
 fn the_later_of_both_horizons_holds_while_either_session_may_be_the_one_in_use() {
-    // it is told that its horizon is without end, and may go by that before it can say so
+    // the client is told a horizon without end, and may rely on that before it has shown that it
+    // has the answer
     let mut site = Site::new();
     let old = site.join(Tcp, 10);
     let unlimited = site.open_twice(&reinit(old, 0)).unwrap();
@@ -321,7 +325,8 @@ fn the_later_of_both_horizons_holds_while_either_session_may_be_the_one_in_use()
     assert_eq!(site.state(old), Some(State::Present));
     site.until(at(PREPARED_S));
     assert_eq!(site.state(old), None, "that session was given up, and it was silent in its own");
-    // one that asks for a shorter horizon obeys it once it has moved, and not before
+    // a client that requests a shorter horizon obeys it from its move to the new session on, and
+    // not before
     let mut site = Site::new();
     let old = site.join(Tcp, 0);
     let terms = site.open_twice(&reinit(old, 10)).unwrap().terms;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primary remembers of a client's channels and fabrics: for as long as it counts, and no
-//! longer.
+//! What the primary remembers of a client's channels and fabrics, and when it forgets that.
 
 use crate::common::world::{names, w0, World, NOW};
 use dlock_core::arbiter::Arbiter;
@@ -24,7 +23,7 @@ fn steps(w: &mut World) {
     }
 }
 
-/// A client that waits for locks that another one holds; its grants.
+/// A client that holds `count` locks, and the grants of these locks for the client that is to wait.
 fn waiting(w: &mut World, waiter: ClientId, count: usize) -> (ClientId, Vec<LockGrant>) {
     let holder = w.client(1, Shm);
     let names = names(count);
@@ -33,7 +32,7 @@ fn waiting(w: &mut World, waiter: ClientId, count: usize) -> (ClientId, Vec<Lock
     (holder, w.get(waiter, &names, LockType::Atomic))
 }
 
-/// The first channel's waits are more than the second's, or fewer.
+/// The first channel has more waits than the second one, or fewer.
 #[test]
 fn no_wait_of_an_ended_channel_is_granted_when_the_next_one_ends_too() {
     for first in [60, 30] {
@@ -70,7 +69,8 @@ fn a_wait_of_an_ended_channel_goes_with_the_reference_to_its_lock() {
     assert_eq!(w.step(NOW, QUANTUM).work, 0);
 }
 
-/// Otherwise every access to any lock would look at the client for ever.
+/// If the primary remembered the client for longer, every access to a lock would look at that
+/// client.
 #[test]
 fn a_client_whose_locks_were_told_of_its_fabric_is_not_told_of_again() {
     let mut w = World::new(10);
@@ -92,13 +92,13 @@ fn a_client_that_goes_while_its_locks_are_told_leaves_nothing_to_tell() {
     w.primary.fenced(client);
     steps(&mut w);
     assert!(!w.primary.is_leaving(client));
-    let next = w.client(2, Tcp); // of the same id
+    let next = w.client(2, Tcp); // another client gets the same id
     w.get(next, &names(50), LockType::Rw);
     w.primary.attached(NOW, &mut w.memory, next, Tcp, &mut w.out);
     assert!(is_quiet(&w), "its fabric has not changed");
 }
 
-/// As above, of what the arbiter itself keeps.
+/// The arbiter, too, forgets that a client was changing its fabric when that client is gone.
 #[test]
 fn the_arbiter_forgets_that_a_client_was_changing_when_it_is_gone() {
     let (mut arbiter, client) = (Arbiter::default(), ClientId::new(7).unwrap());
@@ -110,7 +110,7 @@ fn the_arbiter_forgets_that_a_client_was_changing_when_it_is_gone() {
     assert!(!arbiter.is_changing(client));
 }
 
-/// It claims before it has a channel, and goes on over tcp.
+/// The client claims a share before it has a channel, and then goes on over tcp.
 #[test]
 fn a_claimed_share_of_a_client_that_becomes_proxied_ends_with_it() {
     for count in [1, 40] {

@@ -34,7 +34,8 @@ fn done(step: Step) -> OpResult {
     }
 }
 
-/// Each chain finds this word; the first step that is none.
+/// Carries the machine on while its steps are chains, which find this word; returns the first other
+/// step.
 fn after_chains(
     e: &mut LockEntry,
     (mut m, mut step): (Machine, Step),
@@ -59,7 +60,7 @@ fn held(lock_type: LockType, mode: Mode) -> LockEntry {
     e
 }
 
-/// By an answer of the arbiter, which knows.
+/// The arbiter says that the client does not hold the lock.
 #[test]
 fn a_hold_that_the_arbiter_denies_is_lost() {
     let mut fair = held(LockType::Fair, X);
@@ -166,7 +167,7 @@ fn a_view_of_a_read_write_lock_counts_the_readers_inside() {
     }
 }
 
-/// Another took it off: the one too many is put back.
+/// The arbiter has taken the share off the count: the client's own subtraction is put back.
 #[test]
 fn a_share_that_was_not_counted_any_more_is_lost() {
     let mut e = held(LockType::Rw, S);
@@ -177,7 +178,7 @@ fn a_share_that_was_not_counted_any_more_is_lost() {
     assert_eq!(done(m.outcome(&mut e, executed(&chain, u64::MAX), at(1_000))).status, Status::Fail);
 }
 
-/// Readers that step in and out change the word each time.
+/// Readers that add and subtract themselves change the word before each attempt.
 #[test]
 fn an_exclusive_release_that_others_come_between_goes_to_the_arbiter_after_so_many_rounds() {
     let mut e = held(LockType::Rw, X);

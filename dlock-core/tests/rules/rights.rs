@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Each rule refuses what it does not give, and gives what it does, at every door of the primary.
+//! Rights at every kind of request of the primary: what no rule gives is refused, and what a rule
+//! gives is allowed.
 
 use crate::common::Memory;
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
@@ -151,7 +152,7 @@ fn locks_are_got_by_the_prefixes_of_their_names() {
     assert!(world.get(writer, "w/1", LockType::Atomic).is_ok());
     let told = world.primary.parts().1.take_refusals();
     assert!(told[0].to_string().contains("the right get on \"w/1\""), "{told:?}");
-    // a denied one of a batch leaves the others alone
+    // a denied lock of a batch does not affect the others
     let both = vec![desc("r/2", LockType::Rw), desc("x", LockType::Rw)];
     match world.control(reader, ControlRequest::GetLocks(both)) {
         ControlReply::Locks(locks) => {
@@ -202,7 +203,7 @@ fn objects_need_their_right() {
     let ControlReply::Object(grant) = world.control(writer, get("w/o")) else { panic!("it may") };
     let addr = WordAddr::new(grant.slot, Word::W0);
     assert!(world.may(writer, WordOp::Faa { addr, add: 1 }).is_ok());
-    // what it has got already is no use to it any more
+    // the handle that the client has already got gives it no right to use the object
     world.primary.parts().1.set_rules(vec![rule(WRITER, "w/", &[Right::Get], Quotas::default())]);
     for word_op in [WordOp::Read { addr }, WordOp::Faa { addr, add: 1 }] {
         assert_eq!(world.may(writer, word_op), Err(Status::Denied));
@@ -277,8 +278,8 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     assert_eq!(claimed(reader, "r/3", LockType::Fair, queued), Err(Status::Denied));
 }
 
-/// A successor with other rules lets the clients of its predecessor in all the same, and refuses
-/// what they may not claim any more. Else everybody would wait for them without end.
+/// A successor with other rules admits the clients of its predecessor, and refuses claims that its
+/// rules do not allow. If it did not admit them, the recovery would wait for them without end.
 #[test]
 fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
     let quotas = Quotas { clients_max: Some(0), ..Quotas::default() };
@@ -321,7 +322,7 @@ fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
     assert_eq!(world.join(WRITER), Err(Status::ServerNoResource), "no new one");
 }
 
-/// A successor: the clients are back, and each lock is claimed once.
+/// At a successor: the clients are back, and each lock is claimed once.
 #[test]
 fn an_identity_claims_no_more_locks_than_it_may_have() {
     let quotas = Quotas { locks_max: Some(2), ..Quotas::default() };
@@ -455,8 +456,8 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
     );
 }
 
-/// What a release of one of several entries does when the lease may be over: it asks whether the
-/// lock is still held.
+/// A release of one of several entries asks, when the lease may be over, whether the lock is still
+/// held. That needs no right.
 #[test]
 fn a_holder_without_the_right_may_ask_whether_it_still_holds() {
     let mut world = World::new(rules(), 0);
@@ -535,7 +536,7 @@ fn a_chain_that_was_denied_is_told_with_its_right() {
     assert!(told[0].to_string().ends_with("the right lock-exclusive on \"r/1\""), "{told:?}");
 }
 
-/// A client that had the right to a fair lock, holds it, and has the right no more.
+/// A client holds a fair lock, and has lost the right to it since.
 #[test]
 fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
     let none = Quotas::default();
@@ -590,7 +591,7 @@ fn a_hold_is_not_noted_longer_by_who_may_not_lock_any_more() {
     world.primary.parts().1.chain_was_denied(&mut world.memory, client, &chain);
     let refused = world.primary.parts().1.take_refusals();
     assert!(refused[0].to_string().contains("lock-exclusive on \"f\""), "{}", refused[0]);
-    // it gives back
+    // the client may write that it has given the lock back
     let left = note(LedgerEntry::new());
     assert!(world.may(client, left).is_ok());
 }

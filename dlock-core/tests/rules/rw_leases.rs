@@ -15,7 +15,7 @@ fn world() -> World {
     World::new(LockType::Rw, 3)
 }
 
-/// The moment at which a hold ends that began at the start.
+/// The end of a hold with a lease that began at the start.
 fn end() -> ServerTime {
     ServerTime(expiry(LEASE_S))
 }
@@ -80,7 +80,8 @@ fn who_waits_gets_the_lock_at_the_end_of_the_lease_and_not_before() {
     }
 }
 
-/// The process was stopped: it goes on after the end, when another client has the lock.
+/// The client's process was stopped, and goes on after the end of its lease, when another client
+/// has the lock.
 #[test]
 fn a_late_release_and_a_late_extend_are_told_the_loss_and_change_nothing() {
     for (mode, others) in [(X, X), (X, S), (S, X), (S, S)] {
@@ -119,9 +120,9 @@ fn a_share_that_was_released_is_not_subtracted_again_at_the_end_of_its_lease() {
     assert_eq!(w.rw().rcount(), 1);
 }
 
-/// A client asks for its next hold after the answer to the release of the last one, or after that
-/// to a `Resolve`; and its requests are executed in their order. So a release finds the hold of
-/// which it was meant, or none.
+/// A client requests its next hold after the answer to the release of its last one, or to a
+/// `Resolve`, and its requests are executed in order. So a release ends the hold for which it was
+/// sent, or none.
 #[test]
 fn after_a_resolve_nothing_is_left_of_a_hold_and_a_new_one_has_its_own_end() {
     for mode in [X, S] {
@@ -167,7 +168,7 @@ fn what_cannot_be_granted_at_once_is_denied() {
     assert!(is_granted(&w.ask(2, release(S)), 3), "the last one hands it over");
 }
 
-/// Its ledger says nothing of a hold that the arbiter keeps.
+/// The arbiter keeps a hold with a lease, and the client's ledger says nothing of it.
 #[test]
 fn a_recount_counts_the_shares_that_have_a_lease() {
     let mut w = world();
@@ -181,7 +182,7 @@ fn a_recount_counts_the_shares_that_have_a_lease() {
     assert_eq!(w.memory.word, 0);
 }
 
-/// The share is not its client's to give back by a word operation, and neither is another one.
+/// A client with a leased share may not subtract it, or another share, by a word operation.
 #[test]
 fn a_client_whose_chains_the_primary_executes_cannot_change_the_count_beside_its_lease() {
     let mut w = world();

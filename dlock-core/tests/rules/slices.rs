@@ -39,13 +39,13 @@ fn a_client_with_all_locks_leaves_in_short_steps_and_others_are_served_between()
             break;
         }
         assert!(w.primary.next_wakeup().is_some_and(|at| at <= NOW), "it is to go on at once");
-        // a chain of another client comes between, and finds its lock
+        // another client's chain on its own lock is executed between two slices
         let chain = Chain::one(WordOp::Read { addr: w0(&mine) });
         assert!(w.primary.check_chain(NOW, &mut w.memory, other, &chain).is_ok());
     }
     assert_eq!(first_granted_at, Some(1), "when the turn of its lock came, not in the end");
     assert!(w.granted(last_wait));
-    // private locks are small items: a step is hardly longer than its budget
+    // locks with one client are small items, so a step hardly exceeds its budget
     assert!(worst <= QUANTUM + 16, "{worst}");
     assert!(steps >= LOCKS_MAX / QUANTUM as usize, "{steps}");
     assert_eq!(w.primary.totals(), (1, 2, 0));
@@ -110,7 +110,7 @@ fn several_clients_that_leave_at_once_are_undone_in_turns() {
     assert_eq!(gone, [light, heavy]);
 }
 
-/// Everybody has got one lock, and all but the holder wait for it.
+/// A primary with the most clients, all of which have got one lock; all but the holder wait for it.
 fn crowd(lock_type: LockType, mode: Mode, fabric: FabricKind) -> (World, ClientId) {
     let mut w = World::new(CLIENTS_MAX);
     let holder = w.client(1, fabric);
@@ -139,7 +139,7 @@ fn a_step_on_a_lock_with_a_thousand_waiters_has_bounded_work() {
             while w.primary.next_wakeup().is_some_and(|at| at <= NOW) {
                 let before = w.out.len();
                 worst = worst.max(w.step(NOW, 1).work);
-                // one look, and one undoing that ends in a look
+                // a step has at most one look at the lock, and one undoing that ends in a look
                 assert!(w.out.len() - before <= 2 * GRANTS_PER_LOOK);
             }
             assert!(worst > CLIENTS_MAX as u32, "the crowd was visited: {worst}");
@@ -226,7 +226,7 @@ fn the_waits_of_an_ended_channel_are_dropped_in_steps_and_before_new_requests() 
     let left = |w: &World| mine.iter().filter(|grant| w.primary.waiters(grant.slot) > 0).count();
     assert!(left(&w) > 1_900, "the most of it is left to steps");
 
-    // on its new channel it waits for the last of these locks again: that wait stays
+    // the client waits for the last of these locks again, on its new channel, and that wait stays
     w.primary.attached(NOW, &mut w.memory, waiter, FabricKind::Tcp, &mut w.out);
     let last = mine.iter().max_by_key(|grant| grant.slot).unwrap();
     let again = w.wait(waiter, last, Mode::Exclusive);
@@ -271,7 +271,8 @@ fn a_client_with_many_locks_maps_the_memory_and_they_are_told_in_short_steps() {
         let writer = w.client(6, FabricKind::Shm);
         let its = w.get(writer, &names(MANY)[MANY - 1..], LockType::Rw)[0];
         w.seq = 1;
-        let wait = w.wait(writer, &its, Mode::Exclusive); // the share counts, told or not
+        // the share counts, whether or not the lock has learned of the client's fabric
+        let wait = w.wait(writer, &its, Mode::Exclusive);
         let mut steps = 0;
         while !leaves_at_once && more(&w) {
             w.step(NOW, QUANTUM);
@@ -288,7 +289,7 @@ fn a_client_with_many_locks_maps_the_memory_and_they_are_told_in_short_steps() {
     }
 }
 
-/// One object that everybody has got.
+/// A primary with one object that all clients have got.
 fn shared_object() -> (World, ClientId, Vec<ClientId>) {
     let mut w = World::new(CLIENTS_MAX);
     let owner = w.client(1, FabricKind::Tcp);
@@ -306,7 +307,7 @@ fn shared_object() -> (World, ClientId, Vec<ClientId>) {
     (w, owner, others)
 }
 
-/// Who has got the object is searched for the client, and all of them for what is left.
+/// To undo a client's part in an object, the primary searches all references of the object.
 #[test]
 fn undoing_an_object_is_as_much_work_as_its_references() {
     let (mut w, owner, others) = shared_object();
@@ -347,7 +348,7 @@ fn a_request_about_an_object_is_as_much_work_as_its_references() {
     }
 }
 
-/// Its queue and its references are searched.
+/// A request about a lock searches its queue and its references.
 #[test]
 fn a_request_about_a_lock_is_as_much_work_as_its_queue() {
     for kind in [LockType::Atomic, LockType::Rw] {
@@ -362,7 +363,7 @@ fn a_request_about_a_lock_is_as_much_work_as_its_queue() {
     }
 }
 
-/// As it is searched when the lock is handed over.
+/// The queue of the lock is searched when the lock is handed over.
 #[test]
 fn looking_at_a_lock_whose_lease_is_over_is_as_much_work_as_its_queue() {
     let (mut w, _) = crowd(LockType::Atomic, Mode::Exclusive, FabricKind::Shm);
@@ -372,7 +373,7 @@ fn looking_at_a_lock_whose_lease_is_over_is_as_much_work_as_its_queue() {
     assert_eq!(w.out.len(), 1, "it is handed over");
 }
 
-/// Its client waits for much with others before it, on one channel after the other.
+/// The client waits for many locks, behind other clients, on one channel after the other.
 #[test]
 fn the_end_of_a_channel_is_bounded_work_whatever_its_client_waited_for() {
     let mut w = World::new(CLIENTS_MAX);
@@ -400,7 +401,7 @@ fn the_end_of_a_channel_is_bounded_work_whatever_its_client_waited_for() {
     assert_eq!(w.primary.assert_consistent(), Ok(()));
 }
 
-/// However they are kept, no step moves them all.
+/// No step moves all waits of the ended channels at once.
 #[test]
 fn waits_of_many_ended_channels_are_put_together_in_bounded_work() {
     const CHANNELS: usize = 12;
@@ -426,7 +427,7 @@ fn waits_of_many_ended_channels_are_put_together_in_bounded_work() {
     assert_eq!(mine.iter().map(|g| w.primary.waiters(g.slot)).sum::<usize>(), 0);
 }
 
-/// A lapse looks at everybody who has got the same locks.
+/// A lapse looks at all clients that have got the same locks.
 #[test]
 fn a_slice_of_a_lapse_is_bounded_work_however_many_have_got_the_same_locks() {
     for lock_type in [LockType::Atomic, LockType::Rw, LockType::Fair] {
@@ -458,8 +459,8 @@ fn a_slice_of_a_lapse_is_bounded_work_however_many_have_got_the_same_locks() {
     }
 }
 
-/// Two locks whose leases are over, the waits of a channel that has ended, or the locks of a client
-/// that operates on them itself from now on: what is due, and nothing else.
+/// Three cases of work that is due: two locks whose leases are over, the waits of an ended channel,
+/// and the locks of a client that changes its fabric.
 #[test]
 fn a_step_with_budget_enough_does_all_that_is_due_and_one_without_nothing() {
     let due = [
@@ -499,7 +500,7 @@ fn a_step_with_budget_enough_does_all_that_is_due_and_one_without_nothing() {
     }
 }
 
-/// The client's place among all who have got the lock, or the object, and among those who wait.
+/// Finding a client among all that have got a lock or an object, or that wait, is charged as work.
 #[test]
 fn who_is_searched_for_among_many_is_charged_for_them() {
     const CLIENTS: usize = 200;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An operator takes away what clients hold, or has no lock given any more.
+//! An operator takes away what clients hold, or has the primary give no more locks.
 
 use crate::common::site::{reinit, w0, Peer, Site, START};
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
@@ -76,7 +76,7 @@ fn at_once_a_lease_ends_with_its_client() {
     assert_eq!(word(&mut site, other, "leased").client(), 0);
 }
 
-/// The memory of a stopped process is mapped: the operator is told why the lock stays held.
+/// A stopped process has the memory mapped, so the lock stays held, and the operator is told why.
 #[test]
 fn a_removed_client_that_cannot_be_fenced_is_told_of() {
     let mut site = Site::new();
@@ -108,7 +108,7 @@ fn a_client_has_the_time_that_it_was_given_and_is_told() {
     assert_eq!(site.exits(peer), [Exit::OperatorNow]);
 }
 
-/// A request that had come before the end of the time counts.
+/// A request that had come before the end of the grace counts, even if it is read later.
 #[test]
 fn nothing_is_judged_before_everything_was_heard() {
     let mut site = Site::new();
@@ -192,7 +192,7 @@ fn wait(site: &mut Site, peer: Peer, grant: LockGrant, seq: u64) {
     site.command(peer.id, Seq(seq), request);
 }
 
-/// What the primary says to a chain of a client whose chains it executes.
+/// The primary's verdict on a word operation of a client whose chains it executes.
 fn check(site: &mut Site, peer: Peer, op: WordOp) -> Result<(), Status> {
     let (now, chain) = (site.now, Chain::one(op));
     let (_, locks) = site.primary.parts();
@@ -276,7 +276,8 @@ fn a_client_that_reaches_the_memory_is_to_come_back_over_another_fabric() {
     assert!(site.effects.contains(&Effect::Idle));
 }
 
-/// A client that is to come back is not told that it is removed: it would not come back.
+/// A client that may come back must not be told that it is removed, because then it would not come
+/// back.
 #[test]
 fn who_is_refused_at_the_memory_is_told_whether_it_is_removed() {
     for (is_removed, status) in [(false, Status::BadResponse), (true, Status::ClientRemoved)] {

@@ -16,7 +16,7 @@ fn at(seconds: u64) -> Now {
     Now::within(ServerTime((1_000 + seconds) * NS), 3)
 }
 
-/// A free atomic lock was taken, and its caller was not told.
+/// Takes a free atomic lock, and stops before the caller gets the result.
 fn taken(entry: &mut LockEntry) -> Operation {
     let started = Operation::begin(entry, TRY, at(0), Bounds::since(at(0).local_ns));
     let Started::Running(mut operation) = started else { panic!() };
@@ -120,7 +120,7 @@ fn an_item_whose_lease_ends_while_the_others_take_long_is_told_as_failed() {
     assert_eq!(statuses, [Status::Fail, Status::BadResponse]);
 }
 
-/// To tell of the one that is over takes until the other one is over, too.
+/// While the loss of the first item is told to the arbiter, the lease of the second one ends, too.
 #[test]
 fn the_items_of_a_batch_are_judged_again_after_each_message() {
     let mut locks = Locks(vec![entry(LockType::Atomic), entry(LockType::Atomic)], at(0));
@@ -288,7 +288,7 @@ fn a_hold_from_before_the_batch_is_entered_again_and_one_of_the_batch_is_not() {
     }
 }
 
-/// What each item of a batch on one atomic lock is told. `outcomes`: what each chain finds, and
+/// The status of each item of a batch on one atomic lock. `outcomes`: what each chain finds, and
 /// when; the primary undoes what it is asked to undo.
 fn told_of(e: LockEntry, ops: &[Op], mut outcomes: Vec<(Outcome, Now)>) -> Vec<Status> {
     let mut locks = Locks(vec![e], at(0));
@@ -312,13 +312,13 @@ fn told_of(e: LockEntry, ops: &[Op], mut outcomes: Vec<(Outcome, Now)>) -> Vec<S
     batch.results().map(|(_, _, result)| result.status).collect()
 }
 
-/// Of an atomic lock that client 7 took in the first test's second.
+/// The lock word while client 7 holds the lock of this entry.
 fn own_word(e: &LockEntry) -> u64 {
     let word = dlock_core::memory::words::AtomicWord::new().with_client(7);
     word.with_timeout(e.deadline()).into_bits()
 }
 
-/// Its extend finds another client's word: that is told, and nothing is left to be undone.
+/// The extend finds another client's word. The loss is told, and nothing has to be undone.
 #[test]
 fn an_item_takes_a_lock_anew_that_an_earlier_one_has_found_lost_for_sure() {
     let mut e = entry(LockType::Atomic);
@@ -331,7 +331,7 @@ fn an_item_takes_a_lock_anew_that_an_earlier_one_has_found_lost_for_sure() {
     assert_eq!(told_of(e, &[extend, TRY], outcomes), [Status::Fail, Status::Success]);
 }
 
-/// A lock that was free before the batch: nobody relies on what the first item may have got.
+/// The lock was free before the batch, so no caller relies on what the first item may have got.
 #[test]
 fn an_item_takes_a_lock_anew_of_which_an_earlier_one_does_not_know_whether_it_took_it() {
     let outcomes = vec![(Outcome::Unknown, at(0)), (old_word(0), at(0))];
@@ -339,7 +339,8 @@ fn an_item_takes_a_lock_anew_of_which_an_earlier_one_does_not_know_whether_it_to
     assert_eq!(told, [Status::BadResponse, Status::Success]);
 }
 
-/// The re-entry before it came too late: the hold is lost, and in doubt.
+/// An earlier item enters the hold again, and its outcome comes too late: the hold is lost, and in
+/// doubt.
 #[test]
 fn a_query_is_answered_though_an_earlier_item_has_found_the_hold_lost() {
     let query = Op::TryLock { mode: Mode::Exclusive, lease: Lease::NONE };

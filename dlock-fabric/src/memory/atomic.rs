@@ -37,7 +37,7 @@ impl SharedWord {
         self.0.fetch_add(add, Ordering::SeqCst)
     }
 
-    /// The word.
+    /// The present value of the word.
     #[inline]
     pub fn load(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
@@ -65,7 +65,7 @@ impl SharedWord {
         }
     }
 
-    /// The address of a half.
+    /// The address of a half of the word, for the futex.
     fn half(&self, half: Half) -> *const u32 {
         let is_second = (half == Half::High) != cfg!(target_endian = "big");
         self.0.as_ptr().cast::<u32>().wrapping_add(usize::from(is_second))
@@ -112,7 +112,8 @@ mod tests {
                     woken.store(true, Ordering::Release);
                 });
                 while !woken.load(Ordering::Acquire) {
-                    word.wake_all(half); // the thread may not sleep yet
+                    // wake again and again: the thread may not have gone to sleep yet
+                    word.wake_all(half);
                     std::thread::yield_now();
                 }
                 sleeper.join().expect("it does not panic");

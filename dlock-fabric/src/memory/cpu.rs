@@ -148,7 +148,8 @@ impl CpuMemory {
         Ok(Shared { header, slots, ledger: lent })
     }
 
-    /// Takes back the last [`share`](Self::share), whose descriptors were not sent.
+    /// Records that the descriptors of the last [`share`](Self::share) were not sent, so that the
+    /// ledger does not count as mapped.
     pub fn unshare(&mut self, client: ClientId) {
         if let Some(ledger) = self.ledgers.get_mut(&client) {
             ledger.attaches = ledger.attaches.saturating_sub(1);
@@ -405,10 +406,12 @@ mod tests {
         let lent = memory.share(client(1)).unwrap().ledger;
         let again = memory.share(client(1)).unwrap().ledger;
         assert!(!memory.detached(client(1)));
-        let mapped = LedgerMemory::open(lent, 1).unwrap(); // its descriptor is closed
+        // opening the ledger closes its descriptor, and leaves the mapping
+        let mapped = LedgerMemory::open(lent, 1).unwrap();
         drop(again);
         assert!(!memory.detached(client(1)), "it is mapped");
-        drop(mapped); // without a word, as if its process executed another program
+        // unmaps without a call of `detach`, as a process does that executes another program
+        drop(mapped);
         assert!(memory.detached(client(1)));
     }
 

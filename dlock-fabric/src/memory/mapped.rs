@@ -404,7 +404,7 @@ struct Mapping {
 
 // SAFETY: the pages are accessed only through `SharedWord`, which any thread may use.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: all threads access the pages through `SharedWord` only.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -417,14 +417,14 @@ impl Mapping {
     }
 
     fn of_file_to_read(fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, FabricError> {
-        // SAFETY: as above.
+        // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
         Self::made(bytes, || unsafe {
             mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0)
         })
     }
 
     fn anonymous(bytes: usize) -> Result<Self, FabricError> {
-        // SAFETY: as above.
+        // SAFETY: a new mapping at an address the kernel chooses; nothing is replaced.
         Self::made(bytes, || unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)

@@ -415,7 +415,7 @@ mod tests {
 
     extern "C" fn ends_with_the_socket(fd: *mut libc::c_void) -> *mut libc::c_void {
         let mut byte = [0_u8; 1];
-        // SAFETY: it has its own byte, and the process is a child's copy, without destructors.
+        // SAFETY: the child reads into a byte of its own, and ends without running destructors.
         unsafe {
             libc::read(fd as libc::c_int, byte.as_mut_ptr().cast(), 1);
             libc::_exit(0)
@@ -425,7 +425,7 @@ mod tests {
     #[test]
     fn a_process_lives_whose_first_thread_has_ended() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        // SAFETY: the child makes a thread, and system calls.
+        // SAFETY: the child only starts a thread and makes system calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let fd = theirs.as_raw_fd() as *mut libc::c_void;

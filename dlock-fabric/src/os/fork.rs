@@ -109,7 +109,8 @@ impl<T: AsFd> Drop for NotInherited<T> {
         if let Some(place) = self.place {
             let mark = self.socket.as_fd().as_raw_fd() + 1;
             let (from, to) = (Ordering::SeqCst, Ordering::Relaxed);
-            let _ = SOCKETS[place].compare_exchange(mark, 0, from, to); // a child has freed it
+            // a failed exchange means that `in_child` has freed the place
+            let _ = SOCKETS[place].compare_exchange(mark, 0, from, to);
         }
     }
 }
@@ -173,8 +174,9 @@ fn wiped_page() -> Option<&'static SharedWord> {
         unsafe { libc::munmap(base.as_ptr(), len) };
         return None;
     }
-    // SAFETY: page-aligned, one word of a page that is never unmapped from here on; only this
-    // module has its address, and uses SharedWord alone.
+    // SAFETY: the word is at the beginning of a page, so it is aligned, and the page is never
+    // unmapped from here on. Only this module has its address, and uses it through SharedWord
+    // alone.
     unsafe { atomic::words(base.as_ptr().cast(), 1) }.first()
 }
 
@@ -194,7 +196,8 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut byte = 0_u8;
-            // SAFETY: one byte into a byte; then the child ends, without the test harness.
+            // SAFETY: the call reads one byte into a byte; then the child ends, without the test
+            // harness.
             unsafe {
                 libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
                 libc::_exit(0);

@@ -64,7 +64,7 @@ pub(crate) fn connect_deadline(until_ns: Option<u64>) -> u64 {
 
 fn left(until_ns: Option<u64>) -> Duration {
     let left = clock::left_until(connect_deadline(until_ns));
-    left.max(Duration::from_millis(1)) // zero would be refused as an argument
+    left.max(Duration::from_millis(1)) // a time limit of zero would be refused as an argument
 }
 
 /// Lets the kernel detect a dead peer: 60 s idle, then 9 probes, 6 s apart.

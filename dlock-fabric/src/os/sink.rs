@@ -44,7 +44,7 @@ const PIPE_BUF: usize = 4_096;
 /// One message of the log.
 #[derive(Debug)]
 pub struct Line {
-    /// The level.
+    /// The level of the message.
     pub level: Level,
     /// The whole text.
     pub text: String,
@@ -60,7 +60,7 @@ static DELIVER: OnceLock<Deliver> = OnceLock::new();
 /// Delivers this process's lines by `deliver` instead of standard error. The first call, before the
 /// first line, decides.
 pub fn deliver_by(deliver: Deliver) {
-    let _ = DELIVER.set(deliver); // a later call changes nothing
+    let _ = DELIVER.set(deliver); // only the first call sets the function
 }
 
 /// Queues a line; never waits for its delivery.
@@ -180,7 +180,8 @@ impl Sink {
             Some(queue) => Some(Arc::clone(queue)),
             None => Some(Arc::clone(&new)),
         });
-        self.queue.load_full().unwrap_or(new) // a queue is never removed
+        // a queue that was set is never removed, so this is the queue of the process
+        self.queue.load_full().unwrap_or(new)
     }
 
     /// Starts the thread; if that fails, delivers the lines that need no waiting.
@@ -277,7 +278,7 @@ fn write_until(fd: BorrowedFd<'_>, mut bytes: &[u8], until_ns: u64) -> io::Resul
 fn without_sigpipe<T>(write: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     // SAFETY: zero is a valid value of a signal set.
     let mut pipe: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: zero is a valid value of a pair of signal sets.
     let (mut before, mut pending): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: all sets are valid places; SIGPIPE is a signal.
     let was_pending = unsafe {
@@ -391,7 +392,8 @@ mod tests {
             HEARD.lock().push(line.text.clone());
             !may_wait
         });
-        SINK.mine().state.lock().has_thread = true; // as if its thread had panicked at once
+        // the queue believes that it has a thread, as after a panic of that thread
+        SINK.mine().state.lock().has_thread = true;
         SINK.put(line("the panic"));
         assert!(SINK.flush(Duration::from_millis(1)));
         assert_eq!(*HEARD.lock(), ["the panic"]);
@@ -426,11 +428,11 @@ mod tests {
             write_until(far.as_fd(), &whole, deadline_in(Duration::from_millis(50))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(near);
-        // SAFETY: the default of a signal, for this process of one test.
+        // SAFETY: sets the default action of a signal; this process runs a single test.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let error = write_until(far.as_fd(), b"x", deadline_in(SOON)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-        // SAFETY: as above; what the test harness had.
+        // SAFETY: sets the disposition of a signal, as the test harness had it.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     }
 }

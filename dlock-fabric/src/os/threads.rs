@@ -14,14 +14,15 @@ use crate::os::sys::{self, check};
 const CANCEL_DISABLE: libc::c_int = 1;
 
 extern "C" {
-    // <pthread.h>; the libc crate does not have it
+    // declared in <pthread.h>; the `libc` crate does not declare this function for Linux
     fn pthread_setcancelstate(state: libc::c_int, old: *mut libc::c_int) -> libc::c_int;
 }
 
 /// Sets the cancelability of the calling thread to `state`; returns the former one.
 fn set_cancelability(state: libc::c_int) -> libc::c_int {
     let mut old = CANCEL_DISABLE;
-    // SAFETY: `old` is a valid place for the answer; a state that is none changes nothing.
+    // SAFETY: `old` is a valid place for the answer; an invalid `state` is refused, and changes
+    // nothing.
     unsafe { pthread_setcancelstate(state, &mut old) };
     old
 }
@@ -140,12 +141,13 @@ const STACK_LEN: usize = 2 << 20;
 pub fn spawn_without_signals(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let name = name.to_owned();
     let work: Work = Box::new(move || {
-        let _ = rustix::thread::set_name(&CString::new(name).unwrap_or_default()); // for tools
+        // tools such as `ps` show the name
+        let _ = rustix::thread::set_name(&CString::new(name).unwrap_or_default());
         run();
     });
     // SAFETY: zero is a valid value of a signal set.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: zero is a valid value of a signal set.
     let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
     // SAFETY: both sets are valid places; a new thread inherits the mask of this one.
     unsafe {
@@ -188,7 +190,7 @@ extern "C" fn begin(work: *mut libc::c_void) -> *mut libc::c_void {
     let work = unsafe { Box::from_raw(work.cast::<Work>()) };
     // A panic ends this thread alone; it was reported when it began.
     if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
-        std::mem::forget(payload); // its end might panic again
+        std::mem::forget(payload); // the payload is leaked, because dropping it might panic again
     }
     std::ptr::null_mut()
 }
@@ -268,7 +270,8 @@ mod tests {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
             let blocked = u64::from_str_radix(blocked.unwrap().trim(), 16).unwrap();
-            let _tells = Tells((name, blocked)); // when the panic unwinds
+            // dropped when the panic unwinds, which tells the test
+            let _tells = Tells((name, blocked));
             std::panic::resume_unwind(Box::new("the end of this thread"));
         })
         .unwrap();

@@ -39,7 +39,7 @@ pub enum Watched {
 
 impl Wake {
     /// Takes one descriptor, if one is available.
-    #[allow(clippy::new_without_default)] // it makes a system call
+    #[allow(clippy::new_without_default)] // no `Default`: making a value takes a system call
     pub fn new() -> Self {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         if let Err(error) = &event {
@@ -73,7 +73,8 @@ impl Wake {
         let connections = connections.iter().map(|&(fd, what)| (fd, flags(what)));
         let event = self.event.iter().map(|event| (event.as_fd(), PollFlags::IN));
         let Ok(mut events) = poll_some(connections.chain(event), until_ns) else {
-            std::thread::sleep(left_until(until_ns).min(UNWAKEABLE)); // the kernel has no memory
+            // the kernel has no memory for the poll
+            std::thread::sleep(left_until(until_ns).min(UNWAKEABLE));
             return Vec::new();
         };
         if let Some(event) = &self.event {

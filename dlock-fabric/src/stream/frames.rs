@@ -81,7 +81,8 @@ impl FrameBuffer {
     ///
     /// # Errors
     /// As [`codec::header`]: the stream cannot be used any further.
-    #[allow(clippy::should_implement_trait)] // lends from itself, which an iterator cannot
+    // not an iterator: each frame is lent from the buffer, which an iterator cannot do
+    #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<(Kind, &[u8])>, FrameError> {
         match self.cut()? {
             Cut::Part(len) => {
@@ -108,7 +109,8 @@ impl FrameBuffer {
         let (Cut::Part(len) | Cut::Whole(codec::Header { len, .. })) = cut;
         let payload = if let Cut::Part(_) = cut { len - HEADER_LEN } else { len };
         match payload > self.payload_max {
-            true => Err(FrameError::TooLong(payload as u32)), // a header's length has 32 bits
+            // the length in a header has 32 bits, so the cast loses nothing
+            true => Err(FrameError::TooLong(payload as u32)),
             false => Ok(cut),
         }
     }

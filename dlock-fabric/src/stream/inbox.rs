@@ -42,11 +42,11 @@ pub(crate) enum Answer {
 /// The kind of answer that a number will get.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// This many outcomes.
+    /// A batch: this many outcomes.
     Outcomes(usize),
-    /// A reply.
+    /// A reply to a request.
     Reply,
-    /// No answer.
+    /// The message has no answer.
     Nothing,
 }
 

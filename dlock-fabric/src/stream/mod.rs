@@ -68,7 +68,7 @@ const CREDIT_PAUSE: Duration = Duration::from_micros(200);
 /// The reason why no byte of a frame was sent, or will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotSent {
-    /// The stream is broken.
+    /// The stream is broken, so nothing can be sent any more.
     Broken,
     /// The peer has not made room in time, or too many answers are outstanding.
     Full,
@@ -353,7 +353,8 @@ impl Stream {
                 return Ok(Some(len));
             }
             if self.channel.is_some() && self.has_backlog() {
-                self.flush(&mut lock(&self.out)); // credit may have come
+                // the completion may have brought credit, so waiting bytes can be sent
+                self.flush(&mut lock(&self.out));
             }
             let now_ns = boot_ns();
             if now_ns >= until_ns || self.is_broken() {
@@ -388,7 +389,7 @@ impl Stream {
     /// Sleeps on a channel once its next completion makes an event; for the leader alone.
     fn sleep_for_completion(&self, channel: &Channel, until_ns: u64) -> io::Result<()> {
         if self.of_verbs(SealedEnd::arm)? {
-            return Ok(()); // a completion may have come: poll again
+            return Ok(()); // a completion may have come before the queue was armed: poll again
         }
         let fds = [channel.as_fd(), self.fd.as_fd()];
         let [event, liveness] = sys::readable_until(fds, until_ns)?;

@@ -93,7 +93,7 @@ pub fn public_key(der: &[u8]) -> Result<&[u8], Error> {
         certificate.drain(certificate.remaining_len())?;
         tbs.sequence(|tbs| {
             if Tag::peek(tbs)?.is_context_specific() {
-                AnyRef::decode(tbs)?; // version
+                AnyRef::decode(tbs)?; // skips the version
             }
             for _serial_algorithm_issuer_validity_subject in 0..5 {
                 AnyRef::decode(tbs)?;
@@ -121,7 +121,7 @@ pub fn rsa_bits(spki: &[u8]) -> Result<Option<u32>, Error> {
     })?;
     let bytes = modulus.as_bytes();
     let unused = bytes.first().map_or(0, |byte| byte.leading_zeros());
-    // A key file has 64 KiB at most, a handshake message as well.
+    // The number of bits fits: a key file, and a handshake message, have 64 KiB at most.
     Ok(Some(u32::try_from(bytes.len() * 8).unwrap_or(u32::MAX).saturating_sub(unused)))
 }
 
@@ -145,9 +145,9 @@ impl CrlHead {
             list.drain(list.remaining_len())?;
             head.sequence(|head| {
                 if Tag::peek(head)? == Tag::Integer {
-                    AnyRef::decode(head)?; // version
+                    AnyRef::decode(head)?; // skips the version
                 }
-                AnyRef::decode(head)?; // algorithm
+                AnyRef::decode(head)?; // skips the algorithm
                 let issuer = readable(&Name::decode(head)?);
                 let this_update = unix(Time::decode(head)?);
                 let due = matches!(Tag::peek(head), Ok(Tag::UtcTime | Tag::GeneralizedTime));

@@ -50,7 +50,7 @@ pub enum TlsError {
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The limit.
+        /// The most bytes that such a file may have.
         bytes_max: u64,
     },
     /// The PEM breaks off or is not base64.

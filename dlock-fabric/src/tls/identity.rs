@@ -101,7 +101,8 @@ impl PeerIdentity {
             context.update(part);
         }
         let mut digest = [0; 32];
-        digest.copy_from_slice(context.finish().as_ref()); // SHA-256 has 32 bytes
+        // a digest of SHA-256 has the 32 bytes of the array
+        digest.copy_from_slice(context.finish().as_ref());
         Ok(Self { digest, names })
     }
 

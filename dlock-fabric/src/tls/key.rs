@@ -140,7 +140,7 @@ fn decoded(path: &Path, block: &Block<'_>) -> Result<Zeroizing<Vec<u8>>, TlsErro
             return Err(TlsError::Pem { path: path.into(), cause: "it is not base64".into() })
         }
     };
-    bytes.truncate(len); // the rest is wiped with the whole capacity of the buffer
+    bytes.truncate(len); // the bytes behind are wiped with the whole capacity of the buffer
     Ok(bytes)
 }
 

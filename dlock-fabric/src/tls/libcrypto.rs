@@ -62,13 +62,13 @@ pub type PasswordFn = unsafe extern "C" fn(*mut c_char, c_int, c_int, *mut c_voi
 /// decides.
 pub type VerifyFn = unsafe extern "C" fn(c_int, *mut X509StoreCtx) -> c_int;
 
-/// The functions of a loaded library.
+/// Declares the functions that are looked up in a loaded libcrypto.
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) $(-> $result:ty)?;)*) => {
         /// Functions of libcrypto, by their names there. All exist since OpenSSL 1.1.1 with the
         /// same signatures as in 3, and may be called from any thread.
         #[derive(Clone, Copy)]
-        #[allow(non_snake_case)] // OpenSSL's own names
+        #[allow(non_snake_case)] // the fields have the names that OpenSSL gives its functions
         pub struct Libcrypto {
             $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
         }
@@ -186,7 +186,8 @@ impl Libcrypto {
     /// A certificate; `None`: it cannot be parsed.
     pub fn certificate(&self, der: &[u8]) -> Option<Owned<X509>> {
         let (mut at, len) = (der.as_ptr(), c_long::try_from(der.len()).ok()?);
-        // SAFETY: `len` bytes to read, and places for the end and for no older certificate.
+        // SAFETY: `at` points to `len` bytes; the call moves `at` to their end, and reuses no older
+        // certificate.
         let raw = unsafe { (self.d2i_X509)(null_mut(), &mut at, len) };
         Owned::new(raw, self.X509_free)
     }
@@ -227,7 +228,7 @@ impl Libcrypto {
 /// The libcrypto that the program or library with this code is linked with, if any.
 fn linked_with(code: *const c_void) -> Option<*mut c_void> {
     let object = object_of(code)?;
-    // SAFETY: a handle that was opened just now, and a C string.
+    // SAFETY: `object` was opened just now, and the name is a C string.
     let probe = unsafe { libc::dlsym(object, PROBE.as_ptr()) };
     let library = (!probe.is_null()).then(|| object_of(probe)).flatten();
     // SAFETY: opened just now, and not used any more: the program may unload its own libraries.
@@ -237,7 +238,7 @@ fn linked_with(code: *const c_void) -> Option<*mut c_void> {
 
 /// The libcrypto that the process finds first; it may be a part of the program itself.
 fn found_first() -> Option<*mut c_void> {
-    // SAFETY: a scope that the loader defines, and a C string.
+    // SAFETY: the loader defines this scope, and the name is a C string.
     let probe = unsafe { libc::dlsym(libc::RTLD_DEFAULT, PROBE.as_ptr()) };
     (!probe.is_null()).then(|| object_of(probe).unwrap_or(libc::RTLD_DEFAULT))
 }
@@ -247,7 +248,8 @@ fn object_of(address: *const c_void) -> Option<*mut c_void> {
     let (dli_fname, dli_sname) = (null(), null());
     let mut info =
         libc::Dl_info { dli_fname, dli_fbase: null_mut(), dli_sname, dli_saddr: null_mut() };
-    // SAFETY: the loader compares the address with what it has loaded; a place for the answer.
+    // SAFETY: the loader only compares the address with the objects that it has loaded; `info` is a
+    // valid place for the answer.
     if unsafe { libc::dladdr(address, &mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }
@@ -264,7 +266,7 @@ fn open(name: &CStr, flags: c_int) -> *mut c_void {
 
 /// The address of a symbol. `name` ends with a NUL.
 fn symbol(scope: *mut c_void, name: &'static str) -> Result<*mut c_void, TlsError> {
-    // SAFETY: a scope that stays, and a name with a NUL at its end.
+    // SAFETY: the scope stays valid, and the name ends with a NUL.
     let symbol = unsafe { libc::dlsym(scope, name.as_ptr().cast()) };
     if symbol.is_null() {
         return Err(TlsError::Libcrypto(dl_error()));
@@ -291,15 +293,16 @@ pub struct Owned<T> {
 // SAFETY: certificates and lists may be used by several threads: OpenSSL counts them atomically,
 // and has locks for what it computes when it is first asked.
 unsafe impl Send for Owned<X509> {}
-// SAFETY: as above.
+// SAFETY: OpenSSL locks what several threads use of a certificate at once.
 unsafe impl Sync for Owned<X509> {}
-// SAFETY: as above.
+// SAFETY: OpenSSL counts the references of a list atomically, and has locks for what it computes
+// later.
 unsafe impl Send for Owned<X509Crl> {}
-// SAFETY: as above.
+// SAFETY: OpenSSL locks what several threads use of a list at once.
 unsafe impl Sync for Owned<X509Crl> {}
 // SAFETY: a key that is not changed may sign on several threads, each with a context of its own.
 unsafe impl Send for Owned<EvpPkey> {}
-// SAFETY: as above.
+// SAFETY: a key that is not changed may sign on several threads, each with a context of its own.
 unsafe impl Sync for Owned<EvpPkey> {}
 
 impl<T> Owned<T> {
@@ -316,7 +319,8 @@ impl<T> Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: the function of the library that made it, once; what borrows it is gone.
+        // SAFETY: this frees the object once, by the function of the library that made it; no
+        // borrow of it is left.
         unsafe { (self.free)(self.raw()) }
     }
 }

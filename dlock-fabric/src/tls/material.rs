@@ -33,9 +33,9 @@ use super::{
 
 /// The result of loading the files.
 pub struct Loaded {
-    /// For accepting connections.
+    /// The configuration for accepting connections.
     pub server: Arc<ServerConfig>,
-    /// For connecting.
+    /// The configuration for connecting to primaries.
     pub client: Arc<ClientConfig>,
     rules: Arc<PeerRules>,
     /// The own certificate and key; `None`: the password has not opened the key yet.
@@ -45,12 +45,13 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// See [`super::Tls::lacks_key`].
+    /// Whether the key has not been opened yet: see [`super::Tls::lacks_key`].
     pub fn lacks_key(&self) -> bool {
         self.own.is_none()
     }
 
-    /// See [`super::Tls::client_expecting`].
+    /// The configuration for connecting to a server with this name: see
+    /// [`super::Tls::client_expecting`].
     pub fn client_expecting(&self, name: ServerName<'static>) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.client);
         let judge = JudgeServers { rules: self.rules.clone(), name: Some(name) };
@@ -58,7 +59,7 @@ impl Loaded {
         Arc::new(config)
     }
 
-    /// See [`super::Tls::check`].
+    /// Judges the chain of a connected peer: see [`super::Tls::check`].
     pub fn check(&self, role: PeerRole, chain: &[CertificateDer<'_>]) -> Result<(), TlsError> {
         let (first, others) = chain.split_first().ok_or(TlsError::NoIdentity("is missing"))?;
         let verdict = self.rules.verify(role, first, others, None, UnixTime::now());
@@ -193,7 +194,8 @@ fn configure(
         .with_client_cert_resolver(resolver);
     client.resumption = Resumption::disabled();
     client.enable_early_data = false;
-    client.enable_sni = false; // it would be sent in the clear, and servers do not use it
+    // a server name would be sent in the clear, and primaries do not use it
+    client.enable_sni = false;
     Ok(Loaded { server: Arc::new(server), client: Arc::new(client), rules, own, endings })
 }
 
@@ -285,7 +287,7 @@ fn load_chain(
         let parsed = Certificate::from_der(der).map_err(malformed)?;
         refuse_weak_key(path, &parsed)?;
         if leniency.allows_openssl() {
-            continue; // the peer judges the rest; `check_own` warns
+            continue; // the peer judges the rest of the own certificate; `check_own` warns of it
         }
         let subject = certificate::subject(&parsed);
         if place == 0 && certificate::is_ca(&parsed).map_err(malformed)? {
@@ -308,7 +310,7 @@ fn load_certificates(
     sections(path, what, max, CertificateDer::pem_slice_iter(&bytes))
 }
 
-/// Lists in the form of webpki, and as in the file.
+/// Revocation lists in the form of webpki, and as they are in the file.
 type Lists = (Vec<CertRevocationList<'static>>, Vec<CertificateRevocationListDer<'static>>);
 
 fn load_crls(path: &Path, ca: &Path, cas: &Cas, now: UnixTime) -> Result<Lists, TlsError> {

@@ -118,7 +118,7 @@ pub struct Tls {
 /// Certificates and keys that are accepted beyond the rules of this module.
 #[derive(Clone, Debug, Default)]
 pub enum Leniency {
-    /// Nothing.
+    /// No certificate or key is accepted beyond the rules.
     #[default]
     Strict,
     /// For programs of the C API: what OpenSSL accepts by default is accepted, too.
@@ -213,7 +213,7 @@ impl Tls {
         let mut seen = self.shared.seen.lock();
         match self.lacks_key() {
             true => self.load_again(&mut seen),
-            false => Ok(()), // another attempt may have opened it meanwhile
+            false => Ok(()), // another attempt may have opened the key meanwhile
         }
     }
 

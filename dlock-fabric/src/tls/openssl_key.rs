@@ -114,13 +114,14 @@ impl Scheme {
         let ctx = Owned::new(unsafe { (libcrypto.EVP_MD_CTX_new)() }, libcrypto.EVP_MD_CTX_free)?;
         let mut of_key: *mut EvpPkeyCtx = null_mut();
         let digest = self.digest(libcrypto);
-        // SAFETY: a new context, a place for the key's context, which belongs to it, and a key.
+        // SAFETY: the context is new, the key is valid, and `of_key` is a place for the key's
+        // context, which belongs to the new context.
         let mut done = unsafe { init(ctx.raw(), &mut of_key, digest, null_mut(), key.raw()) };
         if self.algorithm == SignatureAlgorithm::RSA {
             let salt = [(c"rsa_padding_mode", c"pss"), (c"rsa_pss_saltlen", c"digest")];
             for (name, value) in salt {
                 if done == 1 {
-                    // SAFETY: the context that was initialised just now, and C strings.
+                    // SAFETY: the context was initialised just now, and the texts are C strings.
                     done = unsafe {
                         (libcrypto.EVP_PKEY_CTX_ctrl_str)(of_key, name.as_ptr(), value.as_ptr())
                     };
@@ -158,7 +159,8 @@ pub fn verify(
     let key = libcrypto.public_key(spki).ok_or(CertificateError::BadEncoding)?;
     let ctx = known.context(&libcrypto, &key, libcrypto.EVP_DigestVerifyInit);
     let ctx = ctx.ok_or(OpensslFault::Libcrypto("EVP_DigestVerifyInit"))?;
-    // SAFETY: an initialised context, and so many bytes each.
+    // SAFETY: the context is initialised, and each pointer leads to the number of bytes that
+    // follows it.
     let verified = unsafe {
         let (signature, message) = ((signature.as_ptr(), signature.len()), message);
         let of = (message.as_ptr(), message.len());
@@ -191,8 +193,8 @@ pub fn load(
     }
     let mut asked = Asked { path, password, was_asked: false, error: None };
     let of = std::ptr::from_mut(&mut asked).cast();
-    // SAFETY: a BIO to read, a place for no older key, and a callback with its data; the BIO is not
-    // used afterwards.
+    // SAFETY: the BIO is valid, and not used afterwards; the callback gets its own data; no older
+    // key is reused.
     let raw = unsafe {
         let raw = (libcrypto.PEM_read_bio_PrivateKey)(bio, null_mut(), give_password, of);
         (libcrypto.BIO_free)(bio);
@@ -218,7 +220,7 @@ pub fn load(
     key.map(|key| Arc::new(key) as _).ok_or_else(|| unsupported("TLS 1.3 has no signature for it"))
 }
 
-/// The data of [`give_password`].
+/// The data that OpenSSL passes to [`give_password`].
 struct Asked<'a> {
     path: &'a Path,
     password: &'a dyn KeyPassword,
@@ -226,7 +228,7 @@ struct Asked<'a> {
     error: Option<TlsError>,
 }
 
-/// `pem_password_cb`, with an [`Asked`].
+/// A `pem_password_cb` of OpenSSL: copies the password of an [`Asked`] into the buffer.
 unsafe extern "C" fn give_password(
     place: *mut c_char,
     size: c_int,
@@ -237,7 +239,7 @@ unsafe extern "C" fn give_password(
     let Some(asked) = (unsafe { asked.cast::<Asked<'_>>().as_mut() }) else { return -1 };
     asked.was_asked = true;
     if asked.error.is_some() {
-        return -1; // then OpenSSL tries another decoder
+        return -1; // OpenSSL tries another decoder after this refusal
     }
     let password = match asked.password.password() {
         Ok(Some(password)) => password,
@@ -252,7 +254,7 @@ unsafe extern "C" fn give_password(
     };
     match c_int::try_from(password.len()) {
         Ok(len) if len <= size => {
-            // SAFETY: a place of this size, which is not that of the password.
+            // SAFETY: `place` has this size, and does not overlap the password.
             unsafe { place.copy_from_nonoverlapping(password.as_ptr().cast(), password.len()) };
             len
         }
@@ -272,11 +274,12 @@ struct OpensslKey {
 impl OpensslKey {
     /// `None`: TLS 1.3 has no signature scheme for this key.
     fn of(libcrypto: Libcrypto, key: Owned<EvpPkey>) -> Option<Self> {
-        // SAFETY: a key, and no place: it answers how many bytes it needs.
+        // SAFETY: the key is valid; without a place, the call only returns the number of bytes that
+        // it needs.
         let len = unsafe { (libcrypto.i2d_PUBKEY)(key.raw(), null_mut()) };
         let mut spki = vec![0; usize::try_from(len).ok()?];
         let mut end = spki.as_mut_ptr();
-        // SAFETY: a key, and a place of that size.
+        // SAFETY: the key is valid, and the place has that size.
         let written = unsafe { (libcrypto.i2d_PUBKEY)(key.raw(), &mut end) };
         let parsed = SubjectPublicKeyInfoRef::from_der(&spki).ok().filter(|_| written == len)?;
         let algorithm = SCHEMES.iter().find(|scheme| scheme.is_of(&parsed))?.algorithm;
@@ -326,12 +329,13 @@ impl Signer for OpensslSigner {
         let sign = self.libcrypto.EVP_DigestSign;
         let (at, bytes) = (message.as_ptr(), message.len());
         let mut len = 0;
-        // SAFETY: an initialised context, so many bytes, no place: it answers how many it needs.
+        // SAFETY: the context is initialised, and `at` points to `bytes` bytes. Without a place for
+        // the signature, the call only returns its size.
         if unsafe { sign(ctx.raw(), null_mut(), &mut len, at, bytes) } != 1 {
             return Err(failed("EVP_DigestSign"));
         }
         let mut signature = vec![0; len];
-        // SAFETY: the same, and a place of that size.
+        // SAFETY: as above; the place for the signature has that size.
         if unsafe { sign(ctx.raw(), signature.as_mut_ptr(), &mut len, at, bytes) } != 1 {
             return Err(failed("EVP_DigestSign"));
         }

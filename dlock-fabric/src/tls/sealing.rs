@@ -44,10 +44,10 @@ pub const HEADER_LEN: usize = 16;
 pub const TAG_LEN: usize = 16;
 /// Bytes that a record adds to its plaintext.
 pub const OVERHEAD: usize = HEADER_LEN + TAG_LEN;
-/// Records that one key seals. With records of 64 KiB these are 2^32 blocks, far below the limit of
-/// AES-GCM (RFC 8446, 5.5: about 2^38).
+/// How many records one key seals. With records of 64 KiB these are 2^32 blocks, far below the
+/// limit of AES-GCM (RFC 8446, 5.5: about 2^38).
 pub const RECORDS_PER_KEY: u64 = 1 << 20;
-/// Records of one direction until its channel ends: 8 years at a million a second.
+/// The most records of one direction of a channel, which then ends: 8 years at a million a second.
 pub const RECORDS_MAX: u64 = 1 << 48;
 
 /// The label for the TLS exporter (RFC 5705 keeps this prefix for private use).
@@ -167,7 +167,8 @@ impl Direction {
         if self.seq >= self.bounds.records_max {
             return Err(SealError::Exhausted);
         }
-        let due = (self.seq / self.bounds.records_per_key) as u32; // asserted above to fit
+        // the assertion above says that an epoch fits into 32 bits
+        let due = (self.seq / self.bounds.records_per_key) as u32;
         if self.epoch != due {
             (self.key, self.iv, self.secret) = derive(&self.secret);
             self.epoch += 1;

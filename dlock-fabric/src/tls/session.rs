@@ -56,11 +56,11 @@ pub struct TlsSession {
 /// The state of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shake {
-    /// Done: the peer is verified.
+    /// The handshake is done: the peer is verified.
     Done,
-    /// Waits for input of the socket.
+    /// The handshake waits for input of the socket.
     Reads,
-    /// Waits for room at the socket.
+    /// The handshake waits for room at the socket.
     Writes,
 }
 
@@ -78,7 +78,8 @@ impl TlsSession {
     /// # Errors
     /// rustls refuses the configuration.
     pub fn connect(tls: &Tls, primary: IpAddr) -> Result<Self, TlsError> {
-        let name = ServerName::from(primary); // neither sent nor checked
+        // the name is neither sent to the primary nor compared with its certificate
+        let name = ServerName::from(primary);
         Ok(Self::new(ClientConnection::new(tls.client(), name)?.into()))
     }
 
@@ -177,7 +178,8 @@ impl TlsSession {
                 taken => taken?,
             }
         } else {
-            self.is_emptied = false; // more may have come since the socket was read
+            // more bytes may have come since the socket was read, so it does not count as emptied
+            self.is_emptied = false;
         }
         match self.connection.reader().read(into) {
             Ok(len) => {
@@ -308,13 +310,14 @@ impl TlsSession {
         match self.connection.process_new_packets() {
             Ok(state) => self.plaintext = state.plaintext_bytes_to_read(),
             Err(error) => {
-                let _ = self.flush(io); // the alert; its failure is ignored
+                let _ = self.flush(io); // sends the alert; if that fails, the first error counts
                 return Err(io::Error::new(ErrorKind::InvalidData, TlsError::from(error)));
             }
         }
         if self.connection.wants_write() && !self.connection.is_handshaking() {
             match self.flush(io) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {} // a backlog
+                // bytes without room at the socket are the backlog now
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 flushed => flushed?,
             }
         }

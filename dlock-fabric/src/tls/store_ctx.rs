@@ -35,11 +35,11 @@ use super::{PeerRole, TlsError};
 const CRL_CHECK: c_ulong = 0x4 | 0x8;
 /// `X509_V_FLAG_NO_CHECK_TIME`: certificates and lists that are out of date are valid.
 const NO_CHECK_TIME: c_ulong = 0x20_0000;
-/// `X509_V_OK`
+/// `X509_V_OK`: the chain is valid.
 const OK: c_int = 0;
-/// `X509_V_ERR_UNABLE_TO_GET_CRL`
+/// `X509_V_ERR_UNABLE_TO_GET_CRL`: a certificate's issuer has no list.
 const NO_LIST: c_int = 3;
-/// `X509_V_ERR_CERT_REVOKED`
+/// `X509_V_ERR_CERT_REVOKED`: a list names a certificate.
 const REVOKED: c_int = 23;
 /// The OpenSSL security level with at least 2048 bits for RSA keys, as in the rest of this module,
 /// and without SHA-1 signatures.
@@ -156,7 +156,7 @@ impl fmt::Debug for CertVerifyCallback {
 pub struct OpensslJudge {
     callback: Option<CertVerifyCallback>,
     cas: Vec<CertificateDer<'static>>,
-    /// `None`: no CRL file.
+    /// The revocation lists; `None`: there is no CRL file.
     crls: Option<Vec<CertificateRevocationListDer<'static>>>,
     trusted: OnceLock<Result<Trusted, OpensslFault>>,
 }
@@ -298,7 +298,7 @@ fn ask(
     // context and a C string that outlive the call.
     let asked = || unsafe { function(ctx.raw().cast(), path.as_ptr()) };
     let answer = catch_unwind(AssertUnwindSafe(asked)).map_err(|payload| {
-        mem::forget(payload); // dropping it might panic again
+        mem::forget(payload); // the payload is leaked, because dropping it might panic again
         OpensslFault::Panicked
     })?;
     let found = trusted.error_in(ctx);
@@ -359,11 +359,11 @@ impl Trusted {
         let store = store.ok_or(OpensslFault::Libcrypto("X509_STORE_new"))?;
         let mut added = 1;
         for ca in &self.cas {
-            // SAFETY: two objects of this library, which the store counts as its own.
+            // SAFETY: both objects are of this library; the store takes a reference of its own.
             added &= unsafe { (libcrypto.X509_STORE_add_cert)(store.raw(), ca.raw()) };
         }
         for crl in self.crls.iter().flatten() {
-            // SAFETY: as for a certificate.
+            // SAFETY: both objects are of this library; the store takes a reference of its own.
             added &= unsafe { (libcrypto.X509_STORE_add_crl)(store.raw(), crl.raw()) };
         }
         if self.crls.is_some() {
@@ -429,7 +429,7 @@ impl Trusted {
     /// Number, depth and text of the error in a context.
     fn error_in(&self, ctx: &Owned<X509StoreCtx>) -> Option<(i32, i32, String)> {
         let libcrypto = &self.libcrypto;
-        // SAFETY: an initialised context, twice.
+        // SAFETY: both calls get an initialised context.
         let (error, depth) = unsafe {
             let error = (libcrypto.X509_STORE_CTX_get_error)(ctx.raw());
             (error, (libcrypto.X509_STORE_CTX_get_error_depth)(ctx.raw()))

@@ -84,10 +84,10 @@ pub struct PeerRules {
     anchors: Vec<(TrustAnchor<'static>, Period)>,
     /// The anchors in the form of webpki.
     trusted: Vec<TrustAnchor<'static>>,
-    /// `None`: no CRL file.
+    /// The revocation lists; `None`: there is no CRL file.
     crls: Option<Vec<CertRevocationList<'static>>>,
     algorithms: WebPkiSupportedAlgorithms,
-    /// `None`: only the rules judge.
+    /// OpenSSL as the judge of peers that the rules refuse; `None`: only the rules judge.
     openssl: Option<OpensslJudge>,
 }
 

@@ -190,7 +190,7 @@ fn openssl_is_asked_for_the_role_of_the_peer() {
     let root = Ca::root("root");
     let folder = Folder::with(&root, &root.issue(&good("ours")), None);
     let mut params = good("peer");
-    params.extended_key_usages.pop(); // serverAuth
+    params.extended_key_usages.pop(); // removes the usage serverAuth
     let peer = root.issue(&params);
     let Some(tls) = load(&folder, verifies) else { return };
     let [as_client, as_server] = outcomes(&tls, || Hostile::new(&peer));

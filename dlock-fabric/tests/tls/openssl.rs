@@ -97,7 +97,7 @@ impl Openssl {
 
 impl Drop for Openssl {
     fn drop(&mut self) {
-        let _ = self.0.kill(); // it may have ended
+        let _ = self.0.kill(); // a process that has ended already is fine
         let _ = self.0.wait();
     }
 }

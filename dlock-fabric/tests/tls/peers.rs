@@ -512,7 +512,7 @@ fn a_peer_of_tls_1_2() {
     let mut hello = vec![3, 3];
     hello.extend([7; 32]);
     let suite = 0xc02c_u16.to_be_bytes(); // ECDHE-ECDSA with AES-256-GCM
-    let algorithms = [0, 8, 0, 13, 0, 4, 0, 2, 4, 3]; // ECDSA with P-256 and SHA-256
+    let algorithms = [0, 8, 0, 13, 0, 4, 0, 2, 4, 3]; // signatures: ECDSA with P-256 and SHA-256
     let client = [&hello[..], &[0, 0, 2], &suite, &[1, 0], &algorithms].concat();
     let peer = Peer::Bytes(record(1, &client));
     world.refuses(PeerRole::Client, peer, "PeerIncompatible(SupportedVersionsExtensionRequired)");

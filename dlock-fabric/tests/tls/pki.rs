@@ -83,7 +83,7 @@ pub fn good_ca(name: &str) -> CertificateParams {
 pub struct Ca {
     pub issuer: Issuer<'static, KeyPair>,
     pub der: Vec<u8>,
-    /// Its certificate and those above it, except the root's.
+    /// The certificate of this CA and those above it, except the root's.
     pub above: Vec<Vec<u8>>,
 }
 
@@ -241,6 +241,6 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.path); // a file or folder that is left over does no harm
     }
 }

@@ -357,7 +357,7 @@ fn a_socket_that_got_more_since_it_was_read_is_not_taken_for_emptied() {
     assert!(!accepted.may_have_more());
 }
 
-/// The same with random sizes: bytes come between any two reads, and each read has another buffer.
+/// Bytes of random sizes come between any two reads, and each read has another buffer.
 #[test]
 fn a_reader_that_is_told_once_of_new_bytes_gets_all_of_them() {
     let pair = Pair::new();

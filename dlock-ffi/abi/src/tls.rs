@@ -29,9 +29,9 @@ use crate::types::SslCfg;
 /// The most bytes of a password (C API).
 const PASSWORD_LEN_MAX: usize = 64;
 
-/// `tls_prkey_pwd_callback_func_t`
+/// `tls_prkey_pwd_callback_func_t` of the header: gives the password of the private key.
 type Ask = unsafe extern "C" fn(*mut *mut c_char, *mut c_int);
-/// `tls_erase_prkey_callback_func_t`
+/// `tls_erase_prkey_callback_func_t` of the header: erases the password.
 type Erase = unsafe extern "C" fn(*mut c_void, c_int);
 
 /// The TLS configuration of a program.

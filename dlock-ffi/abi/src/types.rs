@@ -143,7 +143,7 @@ pub struct LockContext {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SslCfg {
-    /// TLS is enabled if this is not 0.
+    /// TLS is enabled if this field is not 0.
     pub ssl_enable: u8,
     /// CA certificate file.
     pub ca_path: *const c_char,
@@ -225,9 +225,9 @@ pub struct ReplicaCfg {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union RoleCfg {
-    /// With `SERVER_PRIMARY`.
+    /// Valid if `server_type` is `SERVER_PRIMARY`.
     pub primary: PrimaryCfg,
-    /// With `SERVER_REPLICA`.
+    /// Valid if `server_type` is `SERVER_REPLICA`.
     pub replica: ReplicaCfg,
 }
 

@@ -88,7 +88,8 @@ pub(crate) fn start_library(servers_max: u32) -> bool {
     state.incarnations += 1;
     let (incarnation, process) = (state.incarnations, fork::process());
     let library = Library { servers_max, servers: HashMap::new(), incarnation, process };
-    std::mem::forget(state.library.replace(library)); // a parent's, without its threads
+    // the replaced library may be the parent's, whose threads do not exist here
+    std::mem::forget(state.library.replace(library));
     true
 }
 
@@ -243,7 +244,7 @@ mod tests {
         let server = find(id).expect("it runs");
         let address = server.local_addr();
         drop(server);
-        // the state as a child finds it
+        // the state as a forked child finds it
         STATE.lock().library.as_mut().unwrap().process ^= 1;
         assert!(find(id).is_none() && remove(id).is_none());
         assert_eq!(reserve().map(|place| place.id()).err(), Some(code::ERROR));

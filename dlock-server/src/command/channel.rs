@@ -17,9 +17,11 @@ use mio::Registry;
 use crate::host::memory::Memory;
 use crate::transport::{Fence, Output, Pump, Shown};
 
-/// Low bits of a request's number, which the client sets; the high bits are the channel's number.
+/// How many low bits of a request's number the client sets; the bits above them are the number of
+/// its channel.
 const SEQ_BITS: u32 = 40;
-/// Channels one client may have, one after the other.
+/// The most channels that one client may have, one after the other: their numbers have the other
+/// bits of a request's number.
 pub(crate) const CHANNELS_MAX: u64 = 1 << (64 - SEQ_BITS);
 
 /// A client's command channel.

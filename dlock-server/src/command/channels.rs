@@ -14,7 +14,7 @@ use super::{Core, Worker};
 use crate::command::channel::Channel;
 use crate::observe::log_limit::{limited, Cause};
 
-/// Work of receiving bytes.
+/// Work units that one receive from a channel's socket counts as.
 const RECEIVE_WORK: u32 = 4;
 /// If this many bytes of replies wait, they are sent even though the channel's next turn will add
 /// more.
@@ -37,7 +37,8 @@ impl Worker {
         let Some(channel) = self.channels.get_mut(&token) else { return (0, false) };
         let now_ns = boot_ns();
         if self.resting.get(&token).is_some_and(|&until_ns| until_ns > now_ns) {
-            return (0, false); // its bytes wait until it has rested
+            // the channel is over its rate: what it has sent waits until the pause is over
+            return (0, false);
         }
         if let Some(until_ns) = channel.pace.rests_until(now_ns) {
             let (client, per_second) = (channel.client, self.frames.per_second);
@@ -48,7 +49,7 @@ impl Worker {
                  (frames_per_second_max): the others wait"
             );
             self.resting.insert(token, until_ns);
-            self.send(token); // answers to earlier requests are sent meanwhile
+            self.send(token); // the pause does not hold up answers to earlier requests
             return (0, false);
         }
         self.last_turn = (token, self.last_turn.0 == token);
@@ -116,7 +117,8 @@ impl Worker {
         for token in touched {
             self.send(token);
         }
-        // The list's memory is used again; ending a channel may have added replies to the new list.
+        // The list is put back, so that its memory is used again. Ending a channel may have added
+        // replies to the list that stood in for it; they are kept.
         let added = std::mem::replace(&mut self.core.sent, sent);
         self.core.sent.clear();
         self.core.sent.extend(added);
@@ -206,7 +208,8 @@ fn next_frame(core: &mut Core, channel: &mut Channel) -> Result<Option<u32>, Fra
             }
             _ => Err(FrameError::Invalid("kind")),
         },
-        // Other clients execute chains and notes themselves; other frames do not belong here.
+        // Clients that reach the memory execute chains and ledger writes themselves, so they send
+        // no frames with them. Frames of other kinds belong on control connections.
         _ => Err(FrameError::Invalid("kind for a command channel")),
     }
 }
@@ -267,7 +270,7 @@ mod tests {
     const FRAMES: dlock_core::budget::rate::Rate =
         dlock_core::budget::rate::Rate { per_second: 9, burst: 9 };
 
-    /// The work of one chain, which is not divided.
+    /// The work units of one chain of the test, which is executed in one turn.
     const CHAIN_WORK: u32 = 2;
 
     /// A channel with a client that has one lock, and the core that serves the channel.

@@ -33,7 +33,8 @@ impl Worker {
             }
         }
         self.files.set_taken(self.core.primary.members().files());
-        let work = self.core.primary.take_upkeep(); // undone within this turn
+        // undoing that the effects have done at once counts as upkeep
+        let work = self.core.primary.take_upkeep();
         if work > 0 {
             self.turns.shares.charge(Who::Upkeep, work);
         }

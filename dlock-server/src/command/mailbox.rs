@@ -118,7 +118,8 @@ impl Event {
         look: impl FnOnce(&Primary, &mut Memory) -> T + Send + 'static,
     ) -> impl FnOnce(oneshot::Sender<T>) -> Self {
         let then = |reply: oneshot::Sender<T>| -> Query {
-            Box::new(move |one, memory| _ = reply.send(look(one, memory))) // the asker may be gone
+            // if the asker has gone, the answer is dropped
+            Box::new(move |one, memory| _ = reply.send(look(one, memory)))
         };
         move |reply| Self::Ask(first, then(reply))
     }

@@ -6,7 +6,7 @@
 //!          what the primary wants done  ─▶ effects    (closing, fencing, answers)
 //!          arrivals at the device       ─▶ verbs      (frames of verbs clients)
 //!          whose turn it is             ─▶ turns ─▶ sessions  (admission, requests, fencing)
-//!                                                └▶ channels  (chains, notes, requests)
+//!                                                └▶ channels  (chains, ledger writes)
 //!                                                └▶ upkeep    (expiry, undoing)
 //!          whose time has come          ─▶ tick, stalled clients
 //!          replies ─▶ channels ─▶ sockets
@@ -178,7 +178,7 @@ pub(crate) struct Worker {
     blocked: HashSet<Token>,
     /// For each client, the fences that have failed so far.
     unfenced: HashMap<ClientId, Vec<Box<dyn Fence>>>,
-    /// Whether a process has no pidfd, so that no event reports its end.
+    /// Whether a process of some client has no pidfd, so that its end must be looked for.
     blind: bool,
     next_token: usize,
     next_look: Instant,
@@ -346,7 +346,8 @@ impl Worker {
             if !self.is_stalled(token, now) {
                 continue;
             }
-            self.send(token); // its client may have read meanwhile
+            // the client may have read some replies meanwhile, so there may be room
+            self.send(token);
             if self.is_stalled(token, now) {
                 self.end_channel(token, &format!("it has read nothing for {STALL_MAX:?}"));
             }

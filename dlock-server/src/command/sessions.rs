@@ -214,7 +214,8 @@ impl Worker {
             slots: self.core.memory.slots(),
             ledger_entries: self.core.memory.ledger_entries(),
             clock_offset_ns: match fabric.executes() {
-                Executes::Client => self.core.clock.offset_ns(), // a client on this host
+                // shared memory: the client is on this host, and has the same local clock
+                Executes::Client => self.core.clock.offset_ns(),
                 Executes::Primary | Executes::Device => 0,
             },
             verbs: None,

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 const BUSY_MAX: Duration = Duration::from_millis(1);
 /// The longest time of looking with `sleep_mode`.
 const SLEEPY_MAX: Duration = Duration::from_micros(50);
-/// The shortest time is the longest divided by this.
+/// The shortest time of looking is the longest time divided by this number.
 const PARTS: u32 = 16;
 
-/// How long the thread looks for work before it sleeps.
+/// Measures how long the command thread looks for work before it sleeps.
 #[derive(Debug)]
 pub(super) struct Spin {
     longest: Duration,

@@ -28,14 +28,14 @@ const NIC_QUANTUM: u32 = 16;
 /// Work units of a new connection, or of an administrator's question: mostly system calls.
 const CONNECTION_WORK: u32 = 64;
 
-/// Who has turns.
+/// A party that gets turns of the command thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
     /// A client that was let in.
     Client(ClientId),
     /// All connections without a client, together.
     Strangers,
-    /// The primary itself.
+    /// The primary's own work: expiry, undoing.
     Upkeep,
 }
 

@@ -68,7 +68,7 @@ impl Worker {
         }
         let some = !arrivals.is_empty();
         if let Some(nic) = &mut self.nic {
-            nic.arrivals = arrivals; // its memory is used again
+            nic.arrivals = arrivals; // the memory of the taken arrivals is used again
         }
         match polled {
             Ok(_) => Ok(some),

@@ -92,7 +92,7 @@ pub(super) async fn known(
     let why = reason(&error);
     limited!(Cause::Handshake, Level::Warn, "no TLS connection with {from}: {why}");
     if error.kind() == ErrorKind::InvalidData && stream.shutdown().await.is_ok() {
-        linger(&mut stream).await; // else a reset discards the alert
+        linger(&mut stream).await; // without this, a reset could discard the alert
     }
     None
 }
@@ -140,7 +140,7 @@ async fn has_key(
 async fn open_key(tls: Tls, turn: Arc<Semaphore>) -> io::Result<Result<(), TlsError>> {
     let turn = turn.acquire_owned().await.map_err(io::Error::other)?;
     if !tls.lacks_key() {
-        return Ok(Ok(())); // an earlier attempt has opened it
+        return Ok(Ok(())); // an earlier attempt has opened the key
     }
     on_a_thread("tls-key", move || {
         let _turn = turn;
@@ -337,7 +337,7 @@ mod tests {
             let others: Vec<_> = (0..8).map(|_| attempt()).collect();
             let is_asked = on_a_thread("asked", move || asked.recv().map(|()| asked));
             let asked = is_asked.await.unwrap().unwrap();
-            first.abort(); // its connection has ended, but not its thread
+            first.abort(); // the first connection has ended, but its thread goes on
             assert!(first.await.unwrap_err().is_cancelled());
             assert_eq!(turn.available_permits(), 0);
             answer.send("correct horse").unwrap();

@@ -91,9 +91,10 @@ pub(super) async fn serve(
         Ok(Frame::Control(seq, ControlRequest::Heartbeat)) => {
             let reply = alive(&mailbox, clock).await;
             if !receipts.may_answer() {
-                return; // another primary has its place
+                return; // another primary has taken this one's place
             }
-            let _ = wire::answer(&mut stream, seq, reply).await; // the asker may be gone
+            // the peer may have closed the connection
+            let _ = wire::answer(&mut stream, seq, reply).await;
         }
         Ok(Frame::Attach(attach)) => {
             let transport = transports.iter().find(|one| one.kind() == attach.fabric);
@@ -364,11 +365,13 @@ impl Session {
                 self.has_locks = self.receipts.all_kept().await.is_ok();
                 if !self.has_locks {
                     wire::refuse(&mut self.stream, seq, Status::ServerNoResource).await;
-                    return Gone::Closed; // as if the answer were lost
+                    return Gone::Closed; // the client handles this like a lost answer
                 }
             }
             if !self.receipts.may_answer() {
-                return Gone::Closed; // another primary has its place, and counts horizons by now
+                // another primary has taken this one's place, and counts the horizons of its
+                // clients
+                return Gone::Closed;
             }
             if leaves {
                 // the client has left in any case; if that could not be written, a successor waits

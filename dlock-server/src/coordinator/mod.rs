@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The storage of the list of clients: a file on this host, or a service that hosts share.
 pub(crate) trait Keeper: Send + 'static {
-    /// Keeps these changes; `clients`: the list after them.
+    /// Keeps these changes. `clients` is the whole list, with the changes made.
     ///
     /// # Errors
     /// The changes may not be kept; the next call must keep all of `clients`.

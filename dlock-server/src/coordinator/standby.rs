@@ -122,7 +122,8 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     config.check_room()?;
     let own = SocketAddr::new(config.bind, config.port);
     if own != standby.of {
-        drop::<TcpListener>(listen(own)?); // checks that the address can be used
+        // listens for a moment, to check that the address can be used
+        drop::<TcpListener>(listen(own)?);
     }
     let list = config.state_file.as_deref().map(|path| list_of(&resolved(path)));
     let list = list.unwrap_or_default();
@@ -136,7 +137,8 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         if let Some(admin) = admin {
-            admin.closed().await; // the primary opens its own socket
+            // if this standby takes over, the primary opens an admin socket of its own
+            admin.closed().await;
         }
         let (there, whose) = (post.there(), place.as_ref().map(|place| place.whose()));
         let takes = post.machine.lock().takes(boot_ns(), there.as_ref(), whose);
@@ -413,7 +415,8 @@ struct Group(Child);
 impl Drop for Group {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL); // it may have ended
+            // a process that has ended already is fine
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _ = self.0.wait();
         }
     }
@@ -440,7 +443,7 @@ impl Admin {
     /// Closes the socket. If its file is left behind, the next primary finds that it is stale.
     async fn closed(self) {
         self.task.abort();
-        let _ = self.task.await; // it was cancelled
+        let _ = self.task.await; // the task was cancelled, so it ends with an error
     }
 }
 

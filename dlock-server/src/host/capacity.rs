@@ -45,7 +45,7 @@ pub(crate) struct Needs {
 /// How many clients fit, and what limits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// The most clients at a time.
+    /// How many clients the primary lets in at a time.
     pub clients: usize,
     /// The most clients over shared memory, if fewer fit; `None`: all clients may use it, or it is
     /// not offered.
@@ -125,7 +125,7 @@ impl Capacity {
             },
         };
         let locked = limits.locked_bytes.filter(|_| needs.locked_bytes > 0).map(|limit| {
-            // One share is for the primary itself.
+            // The device counts the memory once for the primary itself, and once for each client.
             let fit = (limit / needs.locked_bytes).saturating_sub(1).min(clients);
             let needed = (clients + 1).saturating_mul(needs.locked_bytes);
             LockedMemory { clients: fit as usize, limit, needed }
@@ -196,7 +196,7 @@ impl fmt::Display for Capacity {
 }
 
 impl fmt::Display for LockedMemory {
-    /// The limit in words, and the remedy.
+    /// Writes the limit of locked memory in words, and the remedy.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { clients, limit, needed } = self;
         write!(

@@ -35,7 +35,7 @@ impl ServerClock {
         Self { offset_ns: ahead_ns.wrapping_sub(u64::from(anchor_s) * NS), anchor_s }
     }
 
-    /// The time.
+    /// The present time of the server clock.
     pub(crate) fn now(self) -> ServerTime {
         ServerTime(boot_ns().wrapping_add(self.offset_ns))
     }

@@ -32,9 +32,9 @@ pub enum CpuSetError {
     /// A CPU this machine does not have.
     #[error("CPU {cpu} does not exist: this machine has the CPUs 0 to {last}")]
     NoSuchCpu {
-        /// The number.
+        /// The number of the CPU.
         cpu: usize,
-        /// The largest number that exists.
+        /// The largest number of a CPU that this machine has.
         last: usize,
     },
 }

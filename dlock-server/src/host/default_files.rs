@@ -43,18 +43,18 @@ const OTHERS_WRITE: u32 = 0o022;
 /// The properties of a process that decide where its files are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DefaultFiles {
-    /// `XDG_STATE_HOME`.
+    /// The value of the variable `XDG_STATE_HOME`.
     pub state_home: Option<PathBuf>,
-    /// `HOME`.
+    /// The value of the variable `HOME`.
     pub home: Option<PathBuf>,
-    /// `XDG_RUNTIME_DIR`.
+    /// The value of the variable `XDG_RUNTIME_DIR`.
     pub runtime_dir: Option<PathBuf>,
     /// The effective user id.
     pub uid: u32,
 }
 
 impl DefaultFiles {
-    /// Those of this process, from its environment.
+    /// The properties of this process, from its environment.
     pub fn of_this_process() -> Self {
         // relative paths are ignored, as the specification of these variables says
         let folder = |name| {

@@ -56,9 +56,9 @@ fn exists(devices: &Path, name: &str) -> bool {
 /// Whether a primary serves if it cannot have its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// It does not start without the device.
+    /// The primary does not start without the device.
     Must,
-    /// It serves over the fabrics that need no device.
+    /// Without the device the primary serves over the fabrics that need none.
     May,
 }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_device_named_must_exist_and_lie_in_its_folder() {
-        // Any folder serves as a list of names.
+        // A folder of the kernel's with fixed names stands for the list of devices.
         let devices = Path::new("/proc/self");
         assert!(exists(devices, "status") && !exists(devices, "no_such_device"));
         for outside in ["", ".", "..", "../self", "fd/0", "a\0b"] {

@@ -81,7 +81,8 @@ impl Memory {
         }
     }
 
-    /// Takes back the last [`share`](Self::share).
+    /// Records that the client did not get the memory of the last [`share`](Self::share), so that
+    /// its ledger does not count as mapped.
     pub(crate) fn unshare(&mut self, client: ClientId) {
         if let Self::Cpu(memory) = self {
             memory.unshare(client);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Random numbers from the system. They are drawn before they are needed, so that no work fails
-//! half way.
+//! Random numbers from the system. They are drawn before an admission begins, so that it does not
+//! fail half way.
 
 use dlock_core::membership::{Draws, ID_ATTEMPTS_MAX};
 use dlock_core::wire::control::Secret;

@@ -307,7 +307,9 @@ struct LockLine {
 impl LockLine {
     fn of(lock: LockSnapshot, now: ServerTime) -> Self {
         let left_ms = |deadline: Deadline| match deadline {
-            Deadline::NEVER => None, // and no number that a double does not have
+            // the lease has no end; no field has a number above 2^53, which JSON readers may not
+            // keep
+            Deadline::NEVER => None,
             _ => Some(deadline.expiry().0.saturating_sub(now.0).div_ceil(NS / 1_000)),
         };
         let (r#type, holder, left_ms, readers) = match lock.lock_type {

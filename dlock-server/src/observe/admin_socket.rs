@@ -105,7 +105,7 @@ impl AdminSocket {
 }
 
 impl AdminListener {
-    /// In a runtime.
+    /// Makes the listener one of the runtime in which this is called.
     ///
     /// # Errors
     /// The runtime cannot wait for it.
@@ -149,7 +149,8 @@ fn again(path: &Path, mode: u32) -> Option<(AdminSocket, UnixListener)> {
         _ => return None,
     }
     if let Some(folder) = path.parent() {
-        let _ = DirBuilder::new().mode(0o700).create(folder); // it may be there, or bind fails
+        // the folder may exist already; if it cannot be made, `bind` fails below
+        let _ = DirBuilder::new().mode(0o700).create(folder);
     }
     AdminSocket::bind(path, mode).ok()
 }

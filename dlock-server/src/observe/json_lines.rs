@@ -114,7 +114,8 @@ impl Room {
                 () = self.is_silent.notified() => {}
             }
         }
-        self.permits.clone().acquire_owned().await.ok() // never closed
+        // the semaphore is never closed, so this is always a permit
+        self.permits.clone().acquire_owned().await.ok()
     }
 }
 

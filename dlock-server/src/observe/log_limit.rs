@@ -57,7 +57,7 @@ causes! {
     Admin = "admin connections that could not be accepted",
 }
 
-/// The state of one cause.
+/// How many lines of one cause were logged and left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Limit {
     /// When the window began (boot clock).

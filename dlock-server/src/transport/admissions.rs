@@ -93,7 +93,7 @@ impl Admissions {
             return Err(Status::NotReady);
         };
         if !is_open(connection.socket()) {
-            return Err(Status::NotReady); // the client has given up its turn
+            return Err(Status::NotReady); // the client has closed the connection while it waited
         }
         let mut making = pin!(on_a_thread("queue-pairs", move || make(&wanted)));
         let made = match timeout(BUSY_TIME, &mut making).await {
@@ -237,7 +237,8 @@ impl Drop for Own {
 async fn permit(places: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     match places.clone().acquire_owned().await {
         Ok(permit) => permit,
-        Err(_) => std::future::pending().await, // never closed
+        // the semaphore is never closed, so this does not happen
+        Err(_) => std::future::pending().await,
     }
 }
 
@@ -253,7 +254,7 @@ mod tests {
         Who::Identity(Identity([n; 32]))
     }
 
-    /// A place, if one is free now.
+    /// The places of this client, if they are free now.
     async fn now(places: &Places, n: u32, who: Who) -> Option<Place> {
         timeout(Duration::ZERO, places.take(client(n), who)).await.ok()
     }

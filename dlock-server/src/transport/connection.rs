@@ -34,7 +34,8 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Made from this peer and chain; `by`: see `judged_by`.
+    /// The certificate of this peer, with its chain. `by` is the number of the loading of the TLS
+    /// files by which it was judged.
     pub(crate) fn of(peer: PeerIdentity, chain: PeerChain, by: u64) -> Self {
         let (identity, names) = (Identity(*peer.digest()), peer.rule_names());
         Self { identity, peer, names, chain, judged_by: by }

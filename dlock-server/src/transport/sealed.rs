@@ -140,7 +140,7 @@ impl Pump for SealedPump {
         Ok(())
     }
 
-    /// Its queue pair reaches no memory, so there is nothing to fence.
+    /// Closes the channel. There is nothing to fence, because the queue pair reaches no memory.
     fn close(self: Box<Self>, registry: &Registry) -> Option<Box<dyn Fence>> {
         Box::new(self.stream).close(registry)
     }
@@ -149,7 +149,7 @@ impl Pump for SealedPump {
         self.peer.ids().to_vec()
     }
 
-    /// The client's credit bounds the frames.
+    /// Takes the frames that have arrived. The credit that the client has bounds them.
     fn arrived(&mut self, arrival: &Arrival) -> io::Result<()> {
         Ok(self.peer.take(arrival)?)
     }

@@ -112,7 +112,8 @@ fn welcome(
         None => return Err(io::Error::other("there is no memory to map")),
     };
     let sent = handshake::answer(line.as_fd(), attached, Some(&shared), 0);
-    drop(shared); // else the ledger would count as mapped
+    // while this process has the descriptor open, the client's ledger counts as mapped
+    drop(shared);
     if sent.is_err() {
         memory.unshare(client);
     }

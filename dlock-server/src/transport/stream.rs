@@ -139,7 +139,8 @@ impl Pump for StreamPump {
     fn peek(&mut self, input: &mut FrameBuffer) -> bool {
         self.readable = true;
         let received = self.receive(input);
-        self.readable |= received.is_err(); // the next turn meets the same error
+        // after an error the next turn receives again, meets the same error, and ends the channel
+        self.readable |= received.is_err();
         !matches!(received, Ok(false))
     }
 

@@ -44,10 +44,10 @@ impl Transport for Tcp {
 
 /// Has the kernel end the connection when the peer has acknowledged nothing for [`UNTAKEN_MAX`].
 ///
-/// [`STALL_MAX`](super::STALL_MAX) counts from the moment when this side's buffer is full. If the
-/// buffer of a peer that reads nothing has run over, this side's never fills: the peer's kernel
-/// drops what comes, and with it the acknowledgements of what the peer has sent, so that no request
-/// comes either.
+/// [`STALL_MAX`](super::STALL_MAX) counts from the moment when the primary's buffer of replies is
+/// full, but that buffer may never fill. If a client reads nothing, its kernel drops what comes
+/// once its buffer is full, also the acknowledgements of the client's requests. Then no further
+/// request comes, and so no further reply.
 ///
 /// With this option the keepalive ends the connection of a silent host at its first unanswered
 /// probe (after 66 s), no longer at its ninth.

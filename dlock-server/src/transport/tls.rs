@@ -48,7 +48,8 @@ pub(crate) async fn shake_hands(
                 // a stream that was never written to does not know yet that it has room, so wait
                 // for that and send the alert
                 if session.has_backlog() && stream.writable().await.is_ok() {
-                    let _ = session.flush(&mut Now(stream)); // the first error is returned
+                    // the error of the handshake is returned, not that of sending the alert
+                    let _ = session.flush(&mut Now(stream));
                 }
                 return Err(error);
             }
@@ -168,7 +169,8 @@ impl Conn for SealedConn {
     }
 
     fn seal_secrets(&self, client: ClientId) -> Option<SealSecrets> {
-        self.session.seal_secrets(client).ok() // cannot fail after the handshake
+        // the keys can be derived once the handshake is done, so this cannot fail
+        self.session.seal_secrets(client).ok()
     }
 
     fn into_line(self: Box<Self>) -> io::Result<Box<dyn Line>> {

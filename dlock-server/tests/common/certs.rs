@@ -111,7 +111,7 @@ fn pem(label: &str, der: &[u8]) -> String {
 
 impl Drop for Ca {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder); // a left-over does no harm
+        let _ = fs::remove_dir_all(&self.folder); // a file or folder that is left over does no harm
     }
 }
 

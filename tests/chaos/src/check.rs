@@ -28,7 +28,7 @@ const VIOLATIONS_MAX: usize = 20;
 /// The facts about a run on which its rules depend.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The server clock minus CLOCK_MONOTONIC, at least and at most.
+    /// The server clock minus CLOCK_BOOTTIME, at least and at most.
     pub offset_ns: (u64, u64),
     /// The number of locks.
     pub locks: usize,
@@ -52,7 +52,7 @@ pub struct Verdict {
     pub longest_ns: u64,
 }
 
-/// When a lease ends on CLOCK_MONOTONIC, at least and at most.
+/// When a lease ends on CLOCK_BOOTTIME, at least and at most.
 fn end_of(until_ns: Option<u64>, rules: &Rules) -> (u64, u64) {
     match until_ns {
         None | Some(u64::MAX) => (u64::MAX, u64::MAX),
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     const NS: u64 = 1_000_000_000;
-    /// The server clock is CLOCK_MONOTONIC here.
+    /// The server clock is CLOCK_BOOTTIME here.
     const RULES: Rules = Rules { offset_ns: (0, 0), locks: 2, call_max_ns: 10 * NS };
 
     fn granted(who: u64, mode: Mode, after: u64, time_out: u64) -> Granted {

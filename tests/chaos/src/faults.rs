@@ -70,17 +70,17 @@ fn has_read(now: &Now) {
 /// How often each fault is injected, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
-    /// A delay of up to 3 ms.
+    /// How often a chain is delayed by up to 3 ms.
     pub delay: u32,
-    /// A delay of up to [`DELAY_MAX`].
+    /// How often a chain is delayed by up to [`DELAY_MAX`].
     pub long: u32,
-    /// A lost outcome.
+    /// How often the outcome of a chain is lost.
     pub lost: u32,
-    /// A reply, completion or flush that comes late.
+    /// How often a reply, completion or flush comes late.
     pub late: u32,
-    /// A request sent twice.
+    /// How often a request is sent twice.
     pub twice: u32,
-    /// A break.
+    /// How often the executor breaks.
     pub breaks: u32,
 }
 
@@ -98,7 +98,7 @@ impl Rates {
     }
 }
 
-/// The fate of a chain.
+/// What happens to a chain: it passes, or a fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Passes,
@@ -204,7 +204,7 @@ impl Faulty {
     fn catch_up(&self) {
         let later = std::mem::take(&mut self.state.lock().later);
         if self.is_broken() {
-            return; // it was lost with the connection
+            return; // a chain that was to be executed later is lost with the connection
         }
         for chain in later {
             self.inner.execute(&[chain], &mut [Outcome::Unknown], deadline_in(DELAY_MAX));

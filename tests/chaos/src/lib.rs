@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   worker processes ─ Instance ─ Faulty ─ shm | tcp | verbs ─▶ primary (this process or a child)
-//!        └─ log: what was told, when (CLOCK_MONOTONIC of the one host) ─▶ check ─▶ violations
+//!        └─ log: what was told, when (CLOCK_BOOTTIME of the one host) ─▶ check ─▶ violations
 //! ```
 //! The programs are in `tests/harness`, used by `tests/chaos.rs` and `examples/chaos.rs`
-//! (`scripts/chaos.sh`). Who excludes whom, and the order of tickets, is judged by the simulator's
-//! own checker: the same source file is compiled here.
+//! (`scripts/chaos.sh`). The simulator's own checker judges exclusion and the order of tickets: the
+//! same source file is compiled here.
 #![forbid(unsafe_code)]
 
 pub mod check;

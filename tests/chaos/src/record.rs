@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a client was told, one line each.
 //!
-//! Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. A line is
+//! Times are nanoseconds of CLOCK_BOOTTIME, which all processes of a host share. A line is
 //! written by one system call, so that it survives the death of its process; the last line of a
 //! process that was killed may be torn, and counts as absent.
 
@@ -44,18 +44,18 @@ pub enum Record {
     Granted(Granted),
     /// The client's release began; or an operation began whose effect is not known.
     Ended {
-        /// The client.
+        /// The client: the number of the worker, and how often it has joined.
         who: u64,
-        /// The lock.
+        /// The number of the lock.
         lock: usize,
-        /// When.
+        /// The time of the event.
         at: u64,
     },
     /// The client was told that it does not hold the lock any more.
     Lost {
-        /// The client.
+        /// The client: the number of the worker, and how often it has joined.
         who: u64,
-        /// The lock.
+        /// The number of the lock.
         lock: usize,
         /// When the call returned.
         at: u64,
@@ -64,9 +64,9 @@ pub enum Record {
     },
     /// A call took long.
     Long {
-        /// The client.
+        /// The client: the number of the worker, and how often it has joined.
         who: u64,
-        /// The lock.
+        /// The number of the lock.
         lock: usize,
         /// When the call began.
         before: u64,
@@ -75,9 +75,9 @@ pub enum Record {
     },
     /// A client asked for a lock again and again until it had the lock.
     Waited {
-        /// The client.
+        /// The client: the number of the worker, and how often it has joined.
         who: u64,
-        /// The lock.
+        /// The number of the lock.
         lock: usize,
         /// When the client began to ask.
         from: u64,
@@ -86,9 +86,9 @@ pub enum Record {
     },
     /// The client has left, or its process was killed after this moment.
     Gone {
-        /// The client.
+        /// The client: the number of the worker, and how often it has joined.
         who: u64,
-        /// When.
+        /// The time of the event.
         at: u64,
     },
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long clients waited for fair locks, beside what was in front of them.
+//! Judges how long clients waited for fair locks, by the holds of other clients in front of them.
 //!
 //! ```text
 //!   wait        |asks ───────────────────────────────── holds|
 //!   holds of others    |────|   |──|      idle      |──|
 //! ```
-//! A wait with many holds in front of it is as long as all of them together, so the bound is three
-//! times the longest of them for each that was in front; beside it, the time in which no client
-//! held the lock is told: that is what a stall is made of.
+//! A wait takes as long as all holds in front of it together. So its bound is three times the
+//! longest of these holds, for each of them. A report also has the time in which no client held the
+//! lock: a stall consists of such time.
 
 use std::collections::HashMap;
 

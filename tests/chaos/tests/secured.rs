@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The same beside TLS: primaries that are killed, or lose their place, under clients that come
-//! back with their certificate. `scripts/chaos.sh ... --tls` has the long ones.
+//! Failovers with TLS: primaries are killed, or lose their place, and clients come back with their
+//! certificates. `scripts/chaos.sh ... --tls` has the long runs.
 
 mod harness;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the primaries on a device have in common: a thread that accepts, one for each client, and
-//! one that serves the device's arrivals. What becomes of them is the [`Primary`]'s.
+//! one that serves the device's arrivals. What is done with an accepted client, and with an
+//! arrival, is decided by the [`Primary`].
 
 use std::collections::HashMap;
 use std::io;
@@ -97,12 +98,14 @@ impl<P: Primary> Running<P> {
 impl<P: Primary> Drop for Running<P> {
     fn drop(&mut self) {
         self.device.stopping.store(true, Ordering::SeqCst);
-        drop(net::connect(self.addr)); // the acceptor looks at `stopping` after a connection
+        // wakes the acceptor, which looks at `stopping` after each connection
+        drop(net::connect(self.addr));
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
         for (liveness, thread) in std::mem::take(&mut *lock(&self.device.life_lines)) {
-            let _ = liveness.shutdown(Shutdown::Both); // closed already is closed, too
+            // a socket that is closed already is fine, too
+            let _ = liveness.shutdown(Shutdown::Both);
             let _ = thread.join();
         }
         lock(&self.device.sessions).clear();
@@ -144,7 +147,8 @@ impl<P: Primary> Device<P> {
                 if let Err(error) = device.primary.serve(device, &mut stream) {
                     eprintln!("a client of the test primary is gone: {error}");
                 }
-                let _ = stream.shutdown(Shutdown::Both); // closed already is closed, too
+                // a socket that is closed already is fine, too
+                let _ = stream.shutdown(Shutdown::Both);
             });
             lock(&self.life_lines).push((again, thread));
         }
@@ -172,7 +176,7 @@ impl<P: Primary> Device<P> {
                 is_armed = false;
             } else if !is_armed {
                 self.host.arm().map_err(io::Error::other)?;
-                is_armed = true; // and look once more
+                is_armed = true; // the loop must look for arrivals once more before it sleeps
             } else {
                 match poll.poll(&mut events, Some(SLEEP_MAX)) {
                     Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),

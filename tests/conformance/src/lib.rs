@@ -59,7 +59,8 @@ pub trait Layout: Sync {
     }
 }
 
-/// Slot `n` is slot `n`, and handle `n` is handle `n`.
+/// The plain [`Layout`]: what the suite calls slot `n` or handle `n` has the number `n` in the
+/// memory, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct;
 

@@ -30,7 +30,7 @@ use crate::{sealed, verbs, Client, Fixture, Layout, HANDLES, SLOTS};
 
 /// Server clock minus CLOCK_BOOTTIME of every test primary.
 pub const CLOCK_OFFSET_NS: u64 = 1_000_000 * NS;
-/// The panic of this primary if a device is needed, which it does not have.
+/// The text of the panic when a fixture asks this primary for a device: it has none.
 const NO_DEVICE: &str = "only `verbs::VerbsPrimary` and `sealed::SealedPrimary` have a device";
 /// The secret of every test client.
 pub const SECRET: Secret = Secret(*b"conformance test");
@@ -61,7 +61,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl TestPrimary {
-    /// Starts one whose fixture's clients use this fabric.
+    /// Starts a primary whose fixture's clients use this fabric.
     pub fn start(kind: FabricKind) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ impl TestPrimary {
         Self { kind, shared, name, addr, acceptors, next_client }
     }
 
-    /// Its memory, locked: while it is, no connection is served.
+    /// The memory of this primary, locked: meanwhile no connection is served.
     pub fn cpu_memory(&self) -> MutexGuard<'_, CpuMemory> {
         lock(&self.shared.memory)
     }
@@ -101,12 +101,12 @@ impl TestPrimary {
         ClientId::new(id).expect("few clients")
     }
 
-    /// The name of its Unix socket.
+    /// The name of the Unix socket of this primary.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Its TCP address.
+    /// The TCP address of this primary.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -180,7 +180,8 @@ impl Fixture for TestPrimary {
 impl Drop for TestPrimary {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        // both acceptors look at `stopping` after they have accepted a connection
+        // connects to both acceptors, because they look at `stopping` after they have accepted a
+        // connection
         drop((net::connect_abstract(&self.name), net::connect(self.addr)));
         for acceptor in self.acceptors.drain(..) {
             let _ = acceptor.join();

@@ -52,13 +52,13 @@ struct Session {
     peer: SealedPeer,
     desk: Desk,
     input: FrameBuffer,
-    /// Bytes of answers, and how many the client has taken.
+    /// Bytes of answers, of which the first `sent` were sent to the client.
     output: Vec<u8>,
     sent: usize,
 }
 
 impl SealedPrimary {
-    /// Starts one; `None`: there is no device, which has been said.
+    /// Starts a primary; `None`: this host has no device, and a line of output has said so.
     pub fn start() -> Option<Self> {
         if !has_device() {
             return None;

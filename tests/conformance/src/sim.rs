@@ -188,7 +188,8 @@ impl State {
                 }
             });
         }
-        pair.into_iter().for_each(|value| values.push(value)); // it is the last
+        // the second value of a pair comes last
+        pair.into_iter().for_each(|value| values.push(value));
         Outcome::Done(values)
     }
 

@@ -88,7 +88,7 @@ pub fn verbs_do_what_they_say(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, fixture.addr(4)), 0, "neighbours are untouched");
 }
 
-/// A single word operation does what a chain of one word operation does.
+/// A word operation by itself does what a chain does that has only this word operation.
 pub fn a_single_verb_is_a_chain_of_one(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, addr) = (&*client.executor, fixture.addr(3));
@@ -115,7 +115,7 @@ pub fn arithmetic_wraps(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, addr), 1);
 }
 
-/// The verbs of a chain see the effects of those before them.
+/// Each word operation of a chain sees the effects of those before it.
 pub fn a_chain_is_executed_in_order(fixture: &dyn Fixture) {
     let client = fixture.client();
     let addr = fixture.addr(1);
@@ -124,7 +124,7 @@ pub fn a_chain_is_executed_in_order(fixture: &dyn Fixture) {
     assert_eq!(run(&*client.executor, chain), [8, 8, 11, 11]);
 }
 
-/// All 31 chains of a batch, one after the other.
+/// The chains of a full batch, 31 of them, are executed one after the other.
 pub fn a_full_batch_is_executed_in_order(fixture: &dyn Fixture) {
     let client = fixture.client();
     let addr = fixture.addr(1);
@@ -144,7 +144,8 @@ pub fn an_empty_batch_is_nothing(fixture: &dyn Fixture) {
     assert_eq!(run(&*client.executor, Chain::one(read(fixture.addr(0)))), [0]);
 }
 
-/// A note takes effect after the chains before it, and before the chains and messages after it.
+/// A ledger write takes effect after the chains that the thread sent before it, and before the
+/// chains and messages that it sends after it.
 pub fn notes_and_chains_of_one_thread_keep_their_order(fixture: &dyn Fixture) {
     let client = fixture.client();
     let (exec, handle) = (&*client.executor, fixture.handle(5));
@@ -185,7 +186,7 @@ pub fn an_address_outside_is_refused_without_effect(fixture: &dyn Fixture) {
     assert_eq!(word(fixture, addr), 6);
 }
 
-/// A client's notes reach only its own ledger.
+/// The ledger writes of a client reach only its own ledger.
 pub fn notes_reach_only_the_own_ledger(fixture: &dyn Fixture) {
     let clients = [fixture.client(), fixture.client(), fixture.client()];
     for (value, client) in (1..).zip(&clients) {
@@ -235,7 +236,7 @@ pub fn a_ping_tells_the_time(fixture: &dyn Fixture) {
     }
 }
 
-/// If a reply was never asked for, or was returned already, a call for it returns at once.
+/// A call for a reply that was never asked for, or that was returned already, returns at once.
 pub fn an_unexpected_number_is_never_waited_for(fixture: &dyn Fixture) {
     let client = fixture.client();
     let started = Instant::now();
@@ -262,11 +263,11 @@ pub fn an_answer_nobody_waits_for_is_heard_of(fixture: &dyn Fixture) {
         Arc::new(move || wake.wake())
     };
     if exec.listen(Some(&call)) == Err(Status::Invalid) {
-        return; // it cannot tell, and says so
+        return; // this executor cannot tell of answers, and says so
     }
     for _ in 0..100 {
         let seq = exec.send(&Request::Ping).unwrap();
-        answered(exec, &Request::Ping); // waited for
+        answered(exec, &Request::Ping); // a second ping, whose answer a thread waits for
         let until = Instant::now() + PATIENCE;
         loop {
             let listening = exec.listen(Some(&call)).unwrap();

@@ -50,8 +50,8 @@ struct Session {
 }
 
 impl VerbsPrimary {
-    /// Starts one, with queue pairs of their own for messages or without; `None`: there is no
-    /// device, which has been said.
+    /// Starts a primary, whose messages share the queue pairs of the chains (`shared_qp`) or have
+    /// queue pairs of their own. `None`: this host has no device, and a line of output has said so.
     pub fn start(shared_qp: bool) -> Option<Self> {
         if !has_device() {
             return None;
@@ -146,7 +146,8 @@ impl Primary for OnVerbs {
 }
 
 impl Session {
-    /// A client that is gone, or breaks the rules, has its liveness connection for that.
+    /// Answers the requests in an arrival. An error ends nothing here: the liveness connection of a
+    /// client that is gone, or breaks the rules, ends its session.
     fn arrived(&mut self, arrival: &Arrival) {
         let mut frames = Vec::new();
         if self.peer.take(arrival, &mut frames).is_err() {

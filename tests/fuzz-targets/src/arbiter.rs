@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The primary's step from arbitrary input: requests, chains and notes of three clients on three
-//! locks and an object, lost connections, fencings and time, in any order.
+//! The primary's step from arbitrary input: requests, chains and ledger writes of three clients on
+//! three locks and an object, lost connections, fencings and time, in any order.
 //!
 //! Checked after every step: a request is answered at most once, at once unless it may wait, and
 //! only to a client that is there; a granted word names the one it was granted to; the waiters

@@ -36,7 +36,7 @@ fn server() -> &'static Server {
             clients_max,
             locks_max,
             objects_max,
-            sleep_mode: true, // the machine has other work
+            sleep_mode: true, // threads that wait sleep, because the machine has other work
             ..Default::default()
         };
         Server::start(config).expect("a primary starts on a free port")
@@ -47,7 +47,7 @@ fn server() -> &'static Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     Nothing,
-    /// It may hold the lock or have a ticket, so another client might have to wait.
+    /// The instance may hold the lock or have a ticket, so another client might have to wait.
     Perhaps,
     Held(Mode),
 }
@@ -199,7 +199,8 @@ impl World {
     fn acquired(&mut self, me: usize, which: usize, mode: Mode, lease_s: u32, result: OpResult) {
         let told = &mut self.told[me][which];
         match result.status {
-            Status::Success if lease_s == 0 => return, // a query
+            // a call without a lease only asks about the lock
+            Status::Success if lease_s == 0 => return,
             Status::Success | Status::AlreadyLocked => *told = Told::Held(mode),
             Status::Again | Status::Ticket | Status::BadResponse => *told = Told::Perhaps,
             Status::Fail if matches!(told, Told::Held(_)) => *told = Told::Nothing,

@@ -80,7 +80,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
     }
     let Ok(frame) = frame else { return };
     if payload.len() > FRAME_LEN_MAX - HEADER_LEN {
-        return; // no header announces that much
+        return; // no header can announce so long a payload
     }
     let mut bytes = Vec::new();
     codec::encode(&frame, &mut bytes);

@@ -147,7 +147,8 @@ impl World {
                 continue;
             }
             match effect {
-                Effect::Listen => self.tell(Event::Listened), // what has come was taken in order
+                // all earlier events were handled already
+                Effect::Listen => self.tell(Event::Listened),
                 Effect::CloseControl { client, control } => {
                     for link in self.links.iter_mut().filter(|l| **l == Some((client, control))) {
                         *link = None;

@@ -39,7 +39,8 @@ pub fn frames() -> Vec<Vec<u8>> {
     list
 }
 
-/// These first frames in the form in which a peer of another version sends them.
+/// The first frames of connections in `list`, in the form in which a peer of another version sends
+/// them.
 fn foreign(list: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let firsts = [
         encoded_like(list, |f| matches!(f, Frame::Control(_, R::Init { .. }))),

@@ -96,9 +96,9 @@ fn seal(sealer: &mut Sealer, tape: &mut Tape<'_>) -> Sealed {
         plaintext.resize(LONG, 7);
     }
     if plaintext.is_empty() {
-        plaintext.push(0); // a record has something in it
+        plaintext.push(0); // a record is never empty
     }
-    let mut record = vec![1, 2, 3]; // what was there before is gone
+    let mut record = vec![1, 2, 3]; // `seal` replaces the content of the buffer
     sealer.seal(&plaintext, &mut record).expect("a few records");
     Sealed { record, plaintext }
 }

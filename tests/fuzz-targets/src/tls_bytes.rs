@@ -3,7 +3,8 @@
 //! left out, brought twice, replaced by noise; and a primary to which nothing but noise comes.
 //!
 //! What an end reads is what the other one has written, in its order, and nothing else. Noise makes
-//! no peer known. Before a peer is known no more is taken of it than is said.
+//! no peer known. Before a peer is known, an end takes no more than [`HANDSHAKE_BYTES_MAX`] bytes
+//! of it.
 
 use dlock_fabric::tls::session::{Shake, TlsSession, HANDSHAKE_BYTES_MAX};
 
@@ -89,7 +90,8 @@ fn play(data: &[u8]) -> [End; 2] {
     let Peers { client, primary } = Peers::new();
     let (mut client, mut primary) = (End::new(client), End::new(primary));
     let is_alone = tape.below(8) == 7;
-    client.has_ended = is_alone; // all that comes to the primary is noise then
+    // a client that has ended writes nothing, so that the primary gets nothing but noise
+    client.has_ended = is_alone;
     for _ in 0..STEPS_MAX {
         if tape.is_over() {
             break;
@@ -122,7 +124,7 @@ fn play(data: &[u8]) -> [End; 2] {
                 let piece: Vec<u8> = sent.range(at..end).copied().collect();
                 match tape.flip() {
                     true => drop(sent.drain(at..end)),
-                    false => sent.extend(piece), // once more
+                    false => sent.extend(piece), // the piece arrives a second time
                 }
             }
             14 => {

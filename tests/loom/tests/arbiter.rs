@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A client's verbs against the arbiter's, on loom's memory: in every order of effects,
-//! a waiter is granted in the end, once, and the word says so. Messages are not modelled: what
-//! the client asks the arbiter for is served once its thread has ended.
+//! Word operations of a client against those of the arbiter, on loom's memory: in every order of
+//! effects, a waiter gets the lock in the end, once, and the word says so. Messages are not
+//! modelled: what the client asks the arbiter for is served once its thread has ended.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -200,7 +200,8 @@ fn a_reader_that_comes_while_a_writer_is_let_in_steps_back_or_is_waited_for() {
             let mut status = Status::Fail;
             match run(&of_client, 1, &mut entry, try_lock(SH)) {
                 At::Done(done) => status = done,
-                At::Asks(request) => asked.push(request), // a wake
+                // the client has stepped back, and sends a `Wake`
+                At::Asks(request) => asked.push(request),
             }
             if status == Status::Success {
                 if let At::Asks(request) = run(&of_client, 1, &mut entry, Op::Unlock) {
@@ -237,7 +238,7 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
             assert!(matches!(unlocked, At::Done(Status::Success) | At::Asks(_)));
             match run(&shared, 1, &mut first, try_lock(SH)) {
                 At::Done(status) => u32::from(status == Status::Success),
-                At::Asks(_) => 0, // stepped back, and it tells so
+                At::Asks(_) => 0, // the client has stepped back, and sends a `Wake`
             }
         });
         let mut arbiter = Arbiter::default();
@@ -257,7 +258,8 @@ fn a_recount_is_not_fooled_by_a_reader_that_leaves_and_comes_back() {
 #[test]
 fn who_sees_the_vigil_end_sees_all_that_was_done_before() {
     model(|| {
-        let words = Arc::new([0, 0].map(SharedWord::new)); // the vigil, a lock word
+        // the word that says whether the primary lives, and a lock word
+        let words = Arc::new([0, 0].map(SharedWord::new));
         let of_client = words.clone();
         let client = thread::spawn(move || {
             if of_client[0].load() != 0 {

@@ -186,7 +186,8 @@ fn a_recount_never_takes_a_living_reader_off() {
 #[test]
 fn what_a_detached_client_did_is_visible() {
     loom::model(|| {
-        let words = Arc::new([0, 0, 0].map(SharedWord::new)); // gate, detaches, word
+        // the gate, the number of detaches, and a lock word
+        let words = Arc::new([0, 0, 0].map(SharedWord::new));
         let of_client = words.clone();
         let client = thread::spawn(move || {
             if of_client[0].load() == 0 {

@@ -31,7 +31,7 @@ const END: &str = "\
 .BR dlockd (8)
 ";
 
-/// The page.
+/// The manual page dlock(3), made of these headers with their names.
 pub(crate) fn page(headers: &[(&str, String)]) -> String {
     let mut out = roff::title("dlock", 3, "include/*.h") + BEGIN;
     for (name, text) in headers {
@@ -44,7 +44,7 @@ pub(crate) fn page(headers: &[(&str, String)]) -> String {
 fn header(text: &str, out: &mut String) {
     let mut comment: Vec<&str> = Vec::new();
     let mut is_first = true;
-    let mut lines = text.lines().skip(1); // behind the licence
+    let mut lines = text.lines().skip(1); // the first line is the licence
     while let Some(line) = lines.next() {
         if let Some(name) = line.strip_prefix("/* ---- ") {
             let name = name.split(" ---").next().unwrap_or(name);
@@ -138,13 +138,13 @@ fn functions(body: &str) -> Vec<String> {
     named.collect()
 }
 
-/// A comment, and the declarations below it.
+/// Adds a block of a header to the page: a comment, and the declarations below it.
 fn part(block: &str, out: &mut String) {
     let (comment, code) = match block.strip_prefix("/*").and_then(|rest| rest.split_once("*/\n")) {
         Some((comment, code)) => (Some(format!("{comment}*/")), code),
         None => (None, block),
     };
-    // of what a header needs, nothing concerns its reader
+    // the ends of `extern "C"` and of the include guard are nothing for a reader
     if code.starts_with("#ifdef __cplusplus\n}") || code.starts_with("#endif") {
         return;
     }

@@ -3,7 +3,7 @@
 
 use crate::{markdown, roff};
 
-/// The page.
+/// The manual page dlockd.toml(5), made of the commented example.
 pub(crate) fn page(example: &str) -> String {
     let mut out = roff::title("dlockd.toml", 5, "dlock-server/dlockd.toml");
     out.push_str(
@@ -12,7 +12,7 @@ pub(crate) fn page(example: &str) -> String {
          Keys that are shown without a value have no default.\n",
     );
     let mut comment: Vec<&str> = Vec::new();
-    let mut lines = example.lines().skip(1).peekable(); // behind the licence
+    let mut lines = example.lines().skip(1).peekable(); // the first line is the licence
     while let Some(line) = lines.next() {
         if let Some(name) = section(line) {
             out.push_str(&format!(".SH \"{}\"\n", markdown::inline(&name.to_uppercase())));
@@ -49,7 +49,8 @@ pub(crate) fn page(example: &str) -> String {
     out
 }
 
-/// `name = value`, the default; the name alone of a key that is shown but not set.
+/// A key as the page shows it: `name = value` with the default, or only the name if the example
+/// does not set the key.
 fn shown(line: &str) -> String {
     match line.strip_prefix('#') {
         Some(example) if example.starts_with('[') => example.to_string(),
@@ -62,7 +63,7 @@ fn is_key(line: &str) -> bool {
     !line.is_empty() && !line.starts_with("# ")
 }
 
-/// `# --- name ---…`
+/// The name of a section, if the line begins one: `# --- name ---…`.
 fn section(line: &str) -> Option<&str> {
     line.strip_prefix("# --- ")?.split(" ---").next()
 }

@@ -31,7 +31,7 @@ const WRITE: &str = "DLOCK_WRITE_MANUALS";
 /// A file of the repository.
 ///
 /// # Panics
-/// It cannot be read.
+/// If the file cannot be read.
 pub(crate) fn read(path: &str) -> String {
     let file = root().join(path);
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
@@ -47,7 +47,7 @@ pub(crate) fn version() -> String {
 /// Compares a generated file with the committed one.
 ///
 /// # Panics
-/// They differ.
+/// If the two differ.
 pub(crate) fn check(path: &str, made: &str) {
     let file = root().join(path);
     if std::env::var_os(WRITE).is_some() {

@@ -19,7 +19,7 @@ impl Messages {
     /// The rows of the sections whose headings begin with one of these.
     ///
     /// # Panics
-    /// There are none, or a row has not four columns.
+    /// If there is no such row, or if a row has not four columns.
     pub fn of(sections: &[&str]) -> Self {
         let mut rows = BTreeMap::new();
         let mut is_in = false;
@@ -43,7 +43,7 @@ impl Messages {
     /// Compares what a program has said with the row of this cause.
     ///
     /// # Panics
-    /// It has said something else, or there is no such row.
+    /// If the program has said something else, or if there is no such row.
     pub fn compare(&mut self, cause: &str, said: &str) {
         let row = self.rows.get(cause).unwrap_or_else(|| panic!("no row {cause:?}"));
         let mut rest = &plain(said)[..];
@@ -56,10 +56,11 @@ impl Messages {
         self.compared.insert(cause.to_string());
     }
 
-    /// Every row was compared, but for these.
+    /// Checks that every row was compared with a message of a program, except the rows in
+    /// `but_for`.
     ///
     /// # Panics
-    /// One was not.
+    /// If another row was not compared.
     pub fn finish(self, but_for: &[&str]) {
         let rows = self.rows.into_keys().filter(|row| !but_for.contains(&row.as_str()));
         let left: Vec<String> = rows.filter(|row| !self.compared.contains(row)).collect();

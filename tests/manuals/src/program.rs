@@ -66,7 +66,7 @@ pub fn check_program(program: Program, command: Command) {
     }
 }
 
-/// The command line without what is hidden; clap's completions would offer it.
+/// The command line without the hidden commands, which clap's completions would offer.
 fn visible(name: &'static str, mut command: Command) -> Command {
     let hidden: Vec<String> = command
         .get_subcommands()
@@ -86,7 +86,8 @@ fn visible(name: &'static str, mut command: Command) -> Command {
             shown = shown.about(about.clone());
         }
         if command.get_version().is_some() {
-            shown = shown.version(""); // there is the option; which it is does not matter here
+            // only whether there is a version matters, for the option `--version`
+            shown = shown.version("");
         }
         command = shown;
     }
@@ -138,7 +139,7 @@ fn options_section(command: &Command) -> String {
         let about = leaf.get_about().map(ToString::to_string).unwrap_or_default();
         out.push_str(&format!(".SS \"{}\"\n", roff::escaped(name)));
         out.push_str(&roff::lines(&roff::escaped(&about)));
-        // Those of all commands are told once.
+        // The options that all commands have are described once, with the program.
         let global: Vec<_> = command.get_arguments().map(|a| a.get_id().clone()).collect();
         let mut only = Command::new("only").disable_help_flag(true).disable_version_flag(true);
         for argument in leaf.get_arguments() {

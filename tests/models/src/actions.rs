@@ -206,7 +206,7 @@ impl LockModel {
         c.known = false;
         c.sent.clear();
         if self.setup.bug != Some(Bug::ForgottenBeforeFenced) {
-            c.doing = Doing::Nothing; // nothing of it is on its way any more
+            c.doing = Doing::Nothing; // no chain or request of the client is on its way any more
         }
         if self.setup.lock_type == LockType::Rw && in_doubt(state.ledgers[i]) {
             self.note(Event::Suspect);

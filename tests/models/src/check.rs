@@ -87,7 +87,7 @@ pub(crate) fn step(state: &mut State, setup: &Setup) {
 /// finished or the word does not show the holders.
 pub(crate) fn is_dead_end(model: &LockModel, state: &State) -> bool {
     if state.violation.is_some() {
-        return false; // is reported by itself
+        return false; // another property reports this
     }
     let mut actions = Vec::new();
     model.actions(state, &mut actions);

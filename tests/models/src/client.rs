@@ -110,7 +110,8 @@ impl State {
         }
         let c = &self.clients[i];
         if self.finished(i, setup) && c.entry.refs() == 0 && !c.gone {
-            self.clients[i].forget_all(i, setup); // it is never asked again
+            // the client is finished, so what it remembers is of no use
+            self.clients[i].forget_all(i, setup);
         }
     }
 
@@ -222,7 +223,7 @@ impl State {
                 return self.next(i, around);
             }
             Effect::Probe { .. } => {
-                operation.deadline(&c.entry, true, now); // the primary is there
+                operation.deadline(&c.entry, true, now); // `true`: the client hears its primary
                 return self.next(i, around);
             }
             Effect::Forget => {
@@ -314,7 +315,7 @@ impl State {
         }
         self.executed(i, &chain, &values, around.setup);
         if self.clients[i].gone {
-            return; // the client has left
+            return; // the client has died meanwhile
         }
         let values = unbroken(values, &chain, around.setup);
         let took_over = chain.ops().iter().zip(values.as_slice()).any(|(word_op, &old)| {
@@ -342,7 +343,7 @@ impl State {
     /// Sends a request to the arbiter, and returns its number.
     fn send(&mut self, i: usize, request: Request, around: &Around<'_>) -> Seq {
         let wake = matches!(request, Request::Wake { .. });
-        let recovers = self.recovers(); // there is no primary
+        let recovers = self.recovers(); // if so, no primary gets the request
         let c = &mut self.clients[i];
         c.seq += 1;
         let seq = Seq(c.seq);

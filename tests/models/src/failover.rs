@@ -44,7 +44,7 @@ const DEADLINE_S: u32 = 1;
 /// The clients for which the successor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaits {
-    /// As many clients as there are, without end.
+    /// A number of clients: that of all clients. The successor waits for them without end.
     Counted,
     /// The clients that the predecessor knew, each until its horizon has passed; each of them has a
     /// horizon.
@@ -176,7 +176,8 @@ impl Recovery {
             }
             primary.has_heard(at);
             primary.tick(at, &mut memory, &mut out);
-            while primary.take_laggard(at).is_some() {} // it tells everything at last
+            // until the primary has no laggard left to tell of
+            while primary.take_laggard(at).is_some() {}
         }
         assert!(out.is_empty(), "nobody is served in a recovery");
         (primary, memory, reply)
@@ -316,7 +317,7 @@ impl State {
         assert!(!binding.moves_to(Epoch(epoch), old), "it is another incarnation");
         let c = &mut self.clients[i];
         if old.is_past_horizon() && c.entry.deadline().is_never() {
-            c.holds = None; // without a lease it relies on its session
+            c.holds = None; // a hold without a lease ends with its session
         }
         (c.epoch, c.left) = (epoch, None);
         self.tells(Message::Comes(i), around);
@@ -327,7 +328,7 @@ impl State {
         }
         self.cut(i, around);
         if !is_held {
-            self.says(i, around); // it has nothing to lose
+            self.says(i, around); // the client claims nothing, so it is ready at once
         }
     }
 

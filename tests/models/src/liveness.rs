@@ -173,7 +173,7 @@ fn judge(walked: &Walked, part: &[u32]) -> (usize, usize) {
             .map(|e| e.2)
             .collect();
         if taken.iter().any(|a| !a.is_fair()) {
-            return true; // accidents are counted: no cycle can have one
+            return true; // the number of accidents is limited, so no cycle contains one
         }
         let mut always: Option<Vec<Action>> = None;
         for &s in &states {

@@ -24,13 +24,14 @@ const MODELS: [(Stage, &str); 4] = [
 /// The schedules of the simulator: the stage, the first seed and their number.
 const SCHEDULES: [(Stage, u32, u32); 2] =
     [(Stage::Schedules, 1, 20_000), (Stage::MoreSchedules, 20_001, 80_000)];
-/// A quick run has this part of the schedules: one of so many.
+/// A quick run has one of so many schedules.
 const QUICK_PART: u32 = 20;
 /// A unit test that takes this long runs alone, after the others.
 const SLOW_S: f64 = 0.3;
-/// A check hangs if it needs so many times the processor time that it takes without a mutant,
+/// A check hangs if it takes more than `TIMES_MAX` times its processor time without a mutant, and
+/// `MORE_S` seconds in addition.
 const TIMES_MAX: f64 = 8.0;
-/// and so many seconds in addition.
+/// The seconds that a check may take beyond [`TIMES_MAX`].
 const MORE_S: u64 = 15;
 /// A check may take so many seconds by the clock for each second of the processor that it may use:
 /// other programs run as well.

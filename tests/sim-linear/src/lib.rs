@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Checker (b): histories of lock operations against a sequential lock, by stateright's
-//! linearizability tester. It knows nothing of time but the order of calls and returns.
+//! The simulator's checker (b): histories of lock operations against a sequential lock, by
+//! stateright's linearizability tester. It knows nothing of time but the order of calls and
+//! returns.
 #![forbid(unsafe_code)]
 
 use dlock_core::wire::message::Mode;

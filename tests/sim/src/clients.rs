@@ -17,7 +17,7 @@ use crate::world::Action;
 
 const TRACE_MAX: usize = 2_000;
 
-/// Deadlines are choices of the schedule: no call has its own.
+/// No call has a deadline: the schedule chooses when a wait has lasted too long.
 const BOUNDS: Bounds = Bounds { grant_until_ns: u64::MAX, until_ns: u64::MAX };
 
 #[derive(Debug, Default)]
@@ -194,7 +194,7 @@ impl Clients {
         };
         c.op_started = now.time;
         if op == Op::Unlock && c.entry.refs() <= 1 {
-            c.holds = None; // the client stops using the resource
+            c.holds = None; // the call of a release ends the client's belief that it holds the lock
         }
         let begun = Operation::begin(&mut c.entry, op, now, BOUNDS);
         self.log(|| format!("client {i} begins {op:?}"));
@@ -240,7 +240,7 @@ impl Clients {
             }
             Effect::Probe { .. } => {
                 return self.event(i, |operation, entry, now| {
-                    operation.deadline(entry, true, now); // the primary lives
+                    operation.deadline(entry, true, now); // `true`: the primary is still there
                 });
             }
             Effect::Done(result) => Doing::Finish(result),
@@ -282,7 +282,8 @@ impl Clients {
         seq
     }
 
-    /// Takes the awaited reply; if there is none, the wait has lasted too long.
+    /// Passes the awaited reply to the operation; if none has come, reports that the wait has
+    /// lasted too long.
     fn awaited(&mut self, i: usize) {
         let c = &mut self.list[i];
         let at = c.asked.and_then(|(seq, _)| c.inbox.iter().position(|(s, _)| *s == seq));

@@ -6,7 +6,7 @@
 //!                                       └─▶ checker: what each client believes to hold
 //! ```
 //! [`explore`] runs a scenario under *every* schedule, [`sample`] under schedules drawn from a
-//! seed. The arbiter's own verbs are steps, too: clients run in between.
+//! seed. Each word operation of the arbiter is a step, too: clients run in between.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -5,10 +5,10 @@ use crate::system;
 
 /// A bug must be found within this many schedules.
 pub const SCHEDULES_MAX: u64 = 100_000;
-/// The schedules whose digests with and without a bug are compared.
+/// How many schedules are compared, with and without a bug, by the digests of their traces.
 pub const SEEN_SCHEDULES: u64 = 300;
-/// The searches from different seeds whose median is in the table. More of them make the table more
-/// exact, and take longer in proportion.
+/// How many searches from different seeds are made for a row of the table, which has their median.
+/// More searches make the table more exact, and take longer in proportion.
 pub const RUNS: u64 = 1;
 
 /// The first seed from `from` on whose schedule finds the bug, and the violated property.
@@ -44,7 +44,7 @@ pub fn with_all_rules(name: &str, seed: u64) -> Option<String> {
     system::run(system::scenario_of(name), seed, bugs, false)?.violation
 }
 
-/// The first seeds of the searches of the table.
+/// The seeds at which the searches for the table of planted bugs begin.
 fn starts() -> impl Iterator<Item = u64> {
     (0..RUNS).map(|run| 1 + run * 10_000_000)
 }

@@ -64,7 +64,7 @@ pub struct World {
     without_timers: bool,
 }
 
-/// The primary's access to memory; clients may run before each of its verbs.
+/// The primary's access to memory; clients may run before each of its word operations.
 struct Interleaved<'a> {
     clients: &'a mut Clients,
     tape: &'a mut Tape,
@@ -73,7 +73,9 @@ struct Interleaved<'a> {
 impl Interleaved<'_> {
     fn others(&mut self) {
         if self.clients.by_primary {
-            return; // the arbiter's own thread executes their chains
+            // the clients' chains are executed by the primary's own thread, so none can come in
+            // between
+            return;
         }
         loop {
             let runnable = self.clients.runnable();
@@ -324,7 +326,7 @@ impl World {
         let Some((i, seq, request)) = self.clients.requests.pop_front() else { return };
         let (client, handle) = (self.clients.list[i].id, self.clients.list[i].entry.handle());
         if self.clients.list[i].gone && !self.refs.iter().any(|r| r.0 == client) {
-            return; // its channel is closed
+            return; // the reply is dropped: its client's channel is closed
         }
         self.clients.log(|| format!("arbiter serves client {i}: {request:?}"));
         let now = self.clients.now;

@@ -76,15 +76,15 @@ const REGRESSIONS: [(&str, u64); 18] = [
     ("drift", 3598),     // readers at the limit behind lost ones
     ("recovery", 8),     // a share claimed in recovery is resolved
     ("recovery", 3373),  // a claim's lease is rounded down
-    ("churn", 277),      // a share is granted whose note was lost
+    ("churn", 277),      // a share is granted whose ledger write was lost
     ("all", 29911),      // a revoked ticket is forgotten by an older one's request
     ("all", 2445214),    // a revoked share is forgotten when an earlier ticket is ended
-    ("all", 1031502),    // as above, in another way
+    ("all", 1031502),    // a revoked share is forgotten in another way
     ("all", 1160843),    // a client fenced in a recovery is adopted without its claims
-    ("all", 1217436),    // as above: the client believes it has locks
+    ("all", 1217436),    // a client fenced in a recovery believes that it has locks
     ("all", 37147),      // a claimed share that was released is undone
     ("roaming", 24510),  // a share taken over tcp is released by the card
-    ("roaming", 23012),  // as above
+    ("roaming", 23012),  // a share taken over tcp is released by the card, too
     ("prepared", 12009), // a horizon promised by the predecessor is forgotten
     ("rules", 954),      // a partial release is denied after new rules
     ("recovery", 2444),  // a lease outlives two primaries whose clocks differ

@@ -36,9 +36,10 @@ pub struct Fake {
     pub mute: AtomicBool,
     /// The number of flushes of the ledger.
     pub publishes: AtomicU64,
-    /// Whether chains reach the words without the primary, and each verb has a cost.
+    /// Whether the fake reports that chains reach the words without the primary, and that each word
+    /// operation has a cost.
     pub one_sided: AtomicBool,
-    /// Whether the words are in the memory of this host.
+    /// Whether the fake reports that the words are in the memory of this host.
     pub local: AtomicBool,
     /// The ledger entries that were written within chains.
     pub chained: Mutex<Vec<LedgerEntry>>,
@@ -107,7 +108,7 @@ impl Fake {
         self.replies.lock().insert(Seq(1), reply);
     }
 
-    /// A word, by its number.
+    /// The value of the word with this number.
     pub fn word(&self, index: u32) -> u64 {
         self.words.lock().get(&index).copied().unwrap_or(0)
     }
@@ -145,7 +146,8 @@ impl Fake {
                 }
             });
         }
-        pair.into_iter().for_each(|value| values.push(value)); // the pair comes last
+        // the values of the two words that are read together come last
+        pair.into_iter().for_each(|value| values.push(value));
         if self.deaf.load(SeqCst) {
             return Outcome::Unknown;
         }

@@ -39,7 +39,7 @@ pub enum Point {
 
 #[derive(Default)]
 struct Gate {
-    /// Where the next one is to be held, and how many pass there before.
+    /// The point at which a chain or reply is to be held next, and how many pass there before it.
     next: Option<(Point, u32)>,
     is_held: bool,
     is_open: bool,

@@ -38,7 +38,8 @@ pub fn wrong_direction(root: &Path) -> Vec<String> {
     for member in members(root) {
         let manifest = toml_file(&root.join(&member).join("Cargo.toml"));
         let Some((folder, may)) = rule_of(&member) else {
-            // What only tests may use anything; what is shipped has its place.
+            // Crates for tests alone may depend on every crate; a crate that is shipped needs a
+            // rule.
             if !member.starts_with("tests/") && !member.starts_with("benches") {
                 offences
                     .push(format!("{member}: its place in the order is not known to tests/tidy"));

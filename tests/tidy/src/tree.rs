@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// A text file of the repository.
 pub struct File {
-    /// Its path from the root of the repository, with `/`.
+    /// The path of the file from the root of the repository, with `/`.
     pub path: String,
     /// The content of the file.
     pub text: String,
@@ -38,7 +38,8 @@ pub fn files(root: &Path) -> Vec<File> {
     let mut files: Vec<File> = paths
         .into_iter()
         .filter_map(|path| {
-            let text = fs::read_to_string(root.join(&path)).ok()?; // not UTF-8: no text
+            // a file that is not UTF-8 is not checked
+            let text = fs::read_to_string(root.join(&path)).ok()?;
             Some(File { path, text })
         })
         .collect();

@@ -53,7 +53,8 @@ fn is_sound_at_its_end(program: &mut Program, refusal: &Refusal<'_>) -> Result<(
     let words = if refusal.has_stderr() { said.as_str() } else { "its words are lost" };
     judge(refusal.call(), ended, words).map_err(|why| format!("{why}: {said}"))?;
     match ended.and_then(|status| status.code()) {
-        Some(99) => Err("it held the lock beside another client".into()), // the status of `flock`
+        // 99 is the exit code of `flock` if the file is locked
+        Some(99) => Err("it held the lock beside another client".into()),
         _ => Ok(()),
     }
 }
@@ -172,7 +173,7 @@ fn exec_in(phase: Phase) {
         false => calls_of_each_thread(&scene.at("trace")),
     };
     if phase != Phase::Start {
-        cells.extend(cells_of(&name, &calls)); // at a start denied.rs denies them
+        cells.extend(cells_of(&name, &calls)); // the calls of a start are denied in denied.rs
     }
     let before = if is_alone { calls } else { Calls::new() };
     run(&name, &cells, |scene, cell| exec(scene, phase, Some(cell), &before));
@@ -273,8 +274,9 @@ impl Steps {
         let until = Instant::now() + Duration::from_secs(25);
         loop {
             match self.step(name)? {
-                Some(0) | None => return Ok(()),           // its end is judged later
-                Some(_) if name == "end" => return Ok(()), // any status is right
+                Some(0) | None => return Ok(()), // the end of the program is judged later
+                // at the end of the program, any status is right
+                Some(_) if name == "end" => return Ok(()),
                 Some(_) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(50));
                 }

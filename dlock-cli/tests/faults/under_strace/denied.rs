@@ -107,7 +107,7 @@ pub fn runs_alone(
     dlock.args(exec.get_args()).args(["--wait", "8", lock, "--"]);
     dlock.args(["flock", "-n", "-E", "99"]).arg(scene.at("alone"));
     dlock.args(["sh", "-c", ": >\"$0\""]).arg(scene.at("ran"));
-    let _ = fs::remove_file(scene.at("ran")); // it may not be there
+    let _ = fs::remove_file(scene.at("ran")); // the file may not exist
     let mut refusal = Refusal::new(cell, scene, before);
     let mut program: Program = refusal.spawn_refused(&dlock, &scene.at("said"));
     program.close_input();

@@ -65,7 +65,7 @@ const ENDS_AT_ONCE: [(&str, &str); 8] = [
     ("epoll_wait", "unexpected error when polling the I/O driver"), // tokio
     ("write", "failed to wake I/O driver"),                         // tokio, an eventfd
     ("recvfrom", "Bad read on self-pipe"),                          // tokio, signals
-    ("getrandom", "failed to generate random data"),                // std, seeds of tables
+    ("getrandom", "failed to generate random data"),                // std: the seeds of hash tables
     ("close", "unexpected error during closedir"),                  // std
     ("mmap", "failed to allocate an alternative stack"),            // std, a new thread
     ("mprotect", "failed to set up alternative stack guard page"),  // std, a new thread
@@ -106,7 +106,7 @@ fn has_strace() -> bool {
 
 /// Prints a line for the log of the run; the test harness does not hold it back.
 fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}"); // its reader may be gone
+    let _ = writeln!(std::io::stderr(), "{line}"); // the reader of the log may be gone
 }
 
 /// Judges the end of a program: it must have said why, unless its code is 0.

@@ -50,7 +50,7 @@ impl Pair {
         let port = std::net::TcpListener::bind((ip.as_str(), 0)).unwrap().local_addr().unwrap();
         let second_address = port.to_string();
         for left in ["state", "state.clients", "state.clients.lock"] {
-            let _ = std::fs::remove_file(scene.at(left)); // it may not be there
+            let _ = std::fs::remove_file(scene.at(left)); // the file may not exist
         }
         let options = |command: &mut Command, port: &str, socket: &str| {
             command.args([format!("--listen={ip}"), format!("--port={port}")]);
@@ -182,7 +182,8 @@ impl<'a> Case<'a> {
         if self.phase == Phase::Failover {
             return self.takes_over();
         }
-        let Some(address) = self.address.clone() else { return Ok(()) }; // its end is judged later
+        // the end of the primary is judged later
+        let Some(address) = self.address.clone() else { return Ok(()) };
         match self.phase {
             Phase::Start | Phase::Serving => {
                 for fabric in ["tcp", "shm"] {
@@ -245,8 +246,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Checks that the primary gives the lock to a client, unless it has ended; its end is judged
-    /// later.
+    /// Checks that the primary gives the lock to a client, unless it has ended; the end of the
+    /// primary is judged later.
     fn serves_on(&mut self) -> Result<(), String> {
         let Some(address) = self.address.clone().filter(|_| self.program.is_there()) else {
             return Ok(());

@@ -175,7 +175,8 @@ pub fn cells_of(part: &str, calls: &Calls) -> Vec<Cell> {
         }
     }
     chosen(all, |all| {
-        // The step is odd, so that all errors occur; each process begins at another cell.
+        // The sample has every `step`-th cell, from one that the process id chooses. The step is
+        // odd, so that the sample has all errors.
         let step = (all.len() / SAMPLE).max(1) | 1;
         let skipped = std::process::id() as usize % step;
         let is_found = |cell: &Cell| FOUND.contains(&(part, cell.to_string().as_str()));

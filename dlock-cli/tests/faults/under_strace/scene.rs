@@ -92,7 +92,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a left-over harms no other test
+        let _ = fs::remove_dir_all(&self.0); // a folder that is left over harms no other test
     }
 }
 
@@ -178,7 +178,8 @@ impl Program {
     }
 
     pub fn signal(&self, signal: Signal) {
-        let _ = kill_process(Pid::from_child(&self.child), signal); // it may have ended
+        // a process that has ended already is fine
+        let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
     pub fn terminate(&self) {
@@ -188,7 +189,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.kill(); // a process that has ended already is fine
         let _ = self.child.wait();
     }
 }

@@ -119,7 +119,7 @@ impl<'a> Decision<'a> {
         })
     }
 
-    /// One step; returns whether there is a new number at the head.
+    /// One step of the decision; returns whether it has brought a new number to the head.
     fn advance(&mut self) -> bool {
         let nx = self.turn.nx();
         self.begin_graces(nx);

@@ -30,7 +30,8 @@ const HOLD_BACK_NS: u64 = NS;
 pub(super) fn take_ticket(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode) {
     end_earlier_wait(ctx, state, from.client);
     let since = ctx.now;
-    state.fair.records.remove(&from.client); // an earlier ticket
+    // the client has no ticket now, so a record is of an earlier one
+    state.fair.records.remove(&from.client);
     let held_back = HeldBack { from, mode, since };
     if let Some(earlier) = state.fair.held_back.insert(from.client, held_back) {
         let word = ctx.read();
@@ -109,7 +110,7 @@ pub(super) fn ends(ctx: &mut Ctx<'_>, state: &mut LockState, view: &View, turn: 
     // the fence must be above every token of the lap before
     let fence = ctx.fence();
     let above = match planted::is(Bug::LapKeepsFence) {
-        true => 2, // just another number than that of the lap before
+        true => 2, // only differs from the number of the lap before
         false => 2 * u64::from(turn.nx()) + 2,
     };
     ctx.mem.faa(fence, above);

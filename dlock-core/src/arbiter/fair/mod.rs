@@ -510,7 +510,7 @@ pub(super) fn passed_on(fair: &mut FairState, client: ClientId) {
 pub(super) fn may_take(seen: u64, add: u64) -> Result<(), Status> {
     match add {
         TakenWord::TAKE_EXCLUSIVE | TakenWord::TAKE_SHARED => {
-            // otherwise the client sends `TakeTicket`
+            // if a counter is high, the client sends `TakeTicket` instead
             let is_high = TakenWord::from_bits(seen).is_high();
             (!is_high || planted::is(Bug::HighIsTicket)).then_some(()).ok_or(Status::Fail)
         }

@@ -3,7 +3,7 @@
 //!
 //! The arbiter alone keeps such a hold: its client posts no word operation on it and writes nothing
 //! into its ledger, but asks (`Request::Steal`, `Wait`, `Extend`, `Release`). So the arbiter can
-//! end the hold at the end of its lease, whatever its client does, and does so whether or not
+//! end the hold at the end of its lease, without the help of its client, and does so whether or not
 //! another client waits.
 
 use super::super::{Caller, Ctx, LockState, Waiter};

@@ -319,7 +319,7 @@ fn lengthened(
 fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResult {
     e.lease.time = until;
     if e.desc.tokens && !e.state.is_held() {
-        e.token = Token::of_fair(mode, e.fair.ticket); // at the begin of a hold
+        e.token = Token::of_fair(mode, e.fair.ticket); // the token is set when the hold begins
     }
     e.is_judged_by(&clock);
     let view = word_view(e, mode);
@@ -359,7 +359,7 @@ fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step 
         return look_again(m, e, now);
     }
     if !is_new {
-        return asks(m, e); // the arbiter can pass others whose claim is over
+        return asks(m, e); // asks, because the arbiter can pass other tickets whose claim is over
     }
     if e.fair.tried_until < e.fair.claim_until {
         // if the program does not come back, the turn is kept for a grace at most
@@ -528,7 +528,7 @@ fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until: Deadline,
     let Some(is_of_lap) = e.has_looked(values) else { return m.lose_track(e) };
     let (mode, lease) = (m.mode(), m.lease());
     if e.maybe_over(now) && !planted::is(Bug::LateExtendCounts) {
-        return ask_extend(m, e, mode, lease); // the write may have come too late
+        return ask_extend(m, e, mode, lease); // the claim may be written too late
     }
     if !is_of_lap || e.fair.turn.nx() != e.fair.ticket.tx {
         e.claims_nothing();
@@ -544,7 +544,7 @@ fn extended(m: &mut Machine, e: &mut LockEntry, values: Values, until: Deadline,
 fn goes_on(m: &mut Machine, e: &mut LockEntry, mode: Mode) -> Step {
     let view = word_view(e, mode);
     if m.is_acquire() {
-        return Step::Done(e.grant(mode, view)); // a re-entry
+        return Step::Done(e.grant(mode, view)); // the client enters its own hold again
     }
     e.cache = view;
     Step::Done(OpResult { status: Status::Success, view: Some(view) })

@@ -61,7 +61,7 @@ fn acquire_reply(m: &mut Machine, e: &mut LockEntry, mode: Mode, reply: Reply, n
         Reply::Queued { word, ticket } => {
             e.fair.turn = TurnWord::from_bits(word);
             if e.state != ticketed(mode) {
-                has_ticket(e, mode, ticket, now); // the arbiter took it for this client
+                has_ticket(e, mode, ticket, now); // the arbiter took the ticket for this client
                 e.state = ticketed(mode);
                 e.cache = ticket_view(e);
                 return asks(m, e);

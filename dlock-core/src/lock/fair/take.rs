@@ -26,7 +26,7 @@ pub(super) fn take(m: &mut Machine, e: &mut LockEntry) -> Step {
 /// Prepares the claim of a ticket that is about to be taken, for a lease that begins at `started`.
 #[inline(always)]
 pub(super) fn claims_ticket(e: &mut LockEntry, lease: Lease, started: Now) {
-    // no two claims look alike
+    // so that no two claims look alike
     e.stamp = e.stamp.wrapping_add(1) & STAMP_MAX;
     e.claims(claim_for(lease, started), started);
     e.fair.tried_until = started.deadline(FAIR_GRACE);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs each operation twice, by its first effect and by an [`Operation`]. Both must make the same
-//! chains, ledger entries, requests, results and clock readings, whatever the words contain.
+//! chains, ledger entries, requests, results and clock readings, for every content of the words.
 
 use super::super::{ended_by, needs_clock};
 use super::*;
@@ -13,7 +13,7 @@ use crate::wire::message::Reply;
 #[derive(Clone, Debug, PartialEq)]
 struct World {
     word: u64,
-    /// Fair locks: the turn word, and the lap.
+    /// The turn word and the lap of a fair lock.
     turn: [u64; 2],
     ledger: u64,
     at_ns: u64,
@@ -105,7 +105,8 @@ fn by_operation(w: &mut World, e: &mut LockEntry, op: Op) -> OpResult {
     }
 }
 
-/// As the client does, where the first effect decides most calls.
+/// Carries an operation out as the client library does: by its first effect, which decides most
+/// calls.
 fn by_effect(w: &mut World, e: &mut LockEntry, op: Op, decided: &mut u32) -> OpResult {
     let now = w.now();
     let (chain, first) = match e.first_op(op, &now) {
@@ -145,7 +146,7 @@ impl Draw {
     }
 }
 
-/// A client sleeps at the arbiter.
+/// The turn word with `told` set, as when a client sleeps at the arbiter.
 fn told([turn, lap]: [u64; 2]) -> [u64; 2] {
     [TurnWord::from_bits(turn).with_told(true).into_bits(), lap]
 }
@@ -179,8 +180,10 @@ fn what_one_chain_decides_is_decided_as_by_an_operation() {
         refused(Status::NotReady),
         refused(Status::BadResponse),
     ];
-    let mut decided = 0; // by the first effect alone
-    let mut ways = [0_u32; 2]; // how often the log was the same, and not empty, by success
+    // how many operations the first effect alone has decided
+    let mut decided = 0;
+    // for failures and for successes: how often both logs were the same, and not empty
+    let mut ways = [0_u32; 2];
     for round in 0..60_000 {
         let lock_type = draw.of(&[LockType::Atomic, LockType::Rw, LockType::Fair]);
         let denied = Reply::Denied { status: Status::Fail, word: 0 };
@@ -241,7 +244,7 @@ fn unhindered(e: &mut LockEntry, op: Op, now: Now) -> Operation {
     o
 }
 
-/// It asks whether the lock is held still, and the answer is not its result.
+/// The release asks whether the lock is still held, and the answer to that is not its result.
 #[test]
 fn a_release_that_leaves_the_lock_held_says_so() {
     let mut e = entry(LockType::Atomic);

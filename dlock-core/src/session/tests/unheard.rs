@@ -28,7 +28,7 @@ fn a_release_that_finds_no_primary_is_one_all_the_same() {
     assert_eq!(left.release_unheard(Status::BadResponse, now), None);
 }
 
-/// Another client may have the lock once either is over.
+/// Another client may have the lock once the lease or the horizon is over.
 #[test]
 fn a_release_that_finds_no_primary_fails_once_the_lease_or_the_horizon_may_be_over() {
     let refused = Status::BadResponse;
@@ -38,7 +38,7 @@ fn a_release_that_finds_no_primary_fails_once_the_lease_or_the_horizon_may_be_ov
         let held = || held(lock_type);
         let at = |ns| Now::within(ServerTime(ns), 5);
         let after_lease = match lock_type {
-            LockType::Rw => Status::Success, // it has none
+            LockType::Rw => Status::Success, // a read-write hold has no lease here
             LockType::Atomic | LockType::Fair => Status::Fail,
         };
         assert_eq!(told(held(), at(lease_end - 6)), Status::Success, "{lock_type:?}");

@@ -9,7 +9,7 @@ use dlock_core::memory::word_op::{Chain, Outcome, Values, WordOp};
 use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::wire::message::LockType;
 
-/// Of client 7, that has just got the lock; the word is 0.
+/// The entry of client 7 for a lock of this kind whose handle it has just got; the lock is free.
 pub fn entry(lock_type: LockType) -> LockEntry {
     let (handle, slot) = (Handle(3), Slot(9));
     let grant = LockGrant { lock: LockId(5), handle, slot, word: 0, already: false, tokens: false };
@@ -17,7 +17,7 @@ pub fn entry(lock_type: LockType) -> LockEntry {
     LockEntry::new(ClientId::new(7).unwrap(), 0, lock_type, &grant, desc)
 }
 
-/// A chain was executed: its word operations found this.
+/// The outcome of an executed chain whose word operations all found `old`.
 pub fn executed(chain: &Chain, old: u64) -> Outcome {
     let mut values = Values::new();
     for word_op in chain.ops() {
@@ -29,7 +29,7 @@ pub fn executed(chain: &Chain, old: u64) -> Outcome {
     Outcome::Done(values)
 }
 
-/// One word operation was executed, and found this.
+/// The outcome of one executed word operation that found this word.
 pub fn old_word(word: u64) -> Outcome {
     let mut values = Values::new();
     values.push(word);

@@ -31,12 +31,13 @@ pub fn expiry(seconds: u32) -> u64 {
 #[derive(Default)]
 pub struct Memory {
     pub word: u64,
-    /// The turn of a fair lock.
+    /// The turn word of a fair lock (`w1`).
     pub turn: u64,
-    /// Its lap.
+    /// The lap of a fair lock (the `fence` word).
     pub lap: u64,
     pub ledgers: HashMap<ClientId, LedgerEntry>,
-    /// Once this client's entry was looked at, the client moves: to this entry, and this word.
+    /// A client that moves right after the arbiter has read its ledger entry, and the entry and
+    /// lock word that it then leaves.
     pub moves: Option<(ClientId, LedgerEntry, u64)>,
 }
 
@@ -146,7 +147,7 @@ impl World {
         all
     }
 
-    /// The client is gone, and whatever it had is undone.
+    /// Removes the client, and undoes everything that it had.
     pub fn forget(&mut self, n: u32) -> Vec<Sent> {
         self.refs.retain(|r| r.0 != id(n));
         self.call(|arbiter, now, memory, lock, _, out| {
@@ -154,7 +155,7 @@ impl World {
         })
     }
 
-    /// What it has is ended, and it is there again with an empty ledger.
+    /// Ends everything that the client has; the client stays, with an empty ledger.
     pub fn lapse(&mut self, n: u32) {
         let refs = self.refs.clone();
         self.forget(n);
@@ -170,14 +171,15 @@ impl World {
         TurnWord::from_bits(self.memory.turn)
     }
 
-    /// A client claims a turn until so many seconds after the start. A new stamp: of a new ticket.
+    /// Writes a client's claim of a turn into its ledger, until `until_s` seconds after the start.
+    /// A claim with a new stamp is for a new ticket.
     pub fn claims(&mut self, n: u32, mode: Mode, stamp: u32, until_s: u32) {
         self.memory
             .ledgers
             .insert(id(n), LedgerEntry::claim(mode, stamp).with_deadline(until(until_s)));
     }
 
-    /// A claim, and then a ticket by fetch-and-add.
+    /// A client writes a claim into its ledger, and then takes a ticket by fetch-and-add.
     pub fn take(&mut self, n: u32, mode: Mode, until_s: u32) -> Ticket {
         let before = self.memory.ledgers.get(&id(n)).map_or(0, |entry| entry.stamp());
         self.claims(n, mode, before + 1, until_s);
@@ -217,7 +219,7 @@ impl World {
     }
 }
 
-/// Whether the request was refused, and nothing else was said.
+/// Whether the only reply is a refusal.
 pub fn is_denied(out: &[Sent]) -> bool {
     matches!(out, [Sent { reply: Reply::Denied { .. }, .. }])
 }

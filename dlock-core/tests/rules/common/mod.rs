@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the rules share.
+//! Helpers that the tests of the rules share.
 
 pub mod entry;
 pub mod lock;
@@ -10,7 +10,7 @@ use dlock_core::counters::COUNTERS;
 use dlock_core::locks::Locks;
 pub use dlock_test_support::Memory;
 
-/// What has counted until now.
+/// The counters up to now, with what clients have counted in their ledgers.
 pub fn stats(locks: &mut Locks, memory: &mut Memory) -> [u64; COUNTERS] {
     locks.collect_all(memory);
     locks.counters().read()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary, its members and its memory on a clock that the test turns.
+//! A primary, its members and its memory, on a clock that the test moves.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -39,19 +39,19 @@ pub struct Site {
     pub primary: Primary,
     pub memory: Memory,
     pub now: ServerTime,
-    /// Everything that the primary asked for, but answers.
+    /// All effects of the primary so far, except answers.
     pub effects: Vec<Effect>,
     /// Clients whose queue pairs cannot be fenced now.
     pub unfenced: HashSet<ClientId>,
-    /// Clients of which nothing can act: fenced since they last attached.
+    /// Clients that were fenced since they last attached, so that nothing can act for them.
     pub fenced: BTreeSet<ClientId>,
     /// The number of each client's process.
     pub watched: HashMap<ClientId, u64>,
     /// Clients whose processes have ended.
     pub dead: HashSet<ClientId>,
-    /// Undoing takes until the test says that it is done.
+    /// Whether undoing goes on only when the test asks for it.
     pub slow: bool,
-    /// Nothing that has come is handed in before the test says so.
+    /// Whether requests that have come are passed to the primary only when the test asks for it.
     pub deaf: bool,
     pub controls: u64,
     /// The command channel of each client's session, and of the one that is prepared.
@@ -128,12 +128,13 @@ impl Site {
         self.executes()
     }
 
-    /// Does what the primary asks for.
+    /// Executes all pending effects of the primary.
     pub fn settle(&mut self) {
-        self.handle(Event::Collect); // which has nothing to do with it
+        self.handle(Event::Collect); // an event without an effect of its own
     }
 
-    /// Does what the primary asks for, and checks the order of fencing and undoing.
+    /// Executes all pending effects, and checks that fencing comes before undoing. Returns the
+    /// answer, if there is one.
     fn executes(&mut self) -> Option<Effect> {
         let mut answer = None;
         loop {
@@ -190,7 +191,7 @@ impl Site {
         }
     }
 
-    /// Everything that has come was handed in: what is due is done.
+    /// Reports that all requests that had come were passed on, and has the primary do what is due.
     pub fn listened(&mut self) {
         self.tell(Event::Listened);
         self.tell(Event::Tick);
@@ -201,7 +202,7 @@ impl Site {
         self.controls += 1;
         let numbers = std::array::from_fn(|n| self.draws + 1 + n as u32);
         self.draws += 1;
-        // none is given out twice
+        // no secret is given out twice
         let secret = Secret((7 + u128::from(self.controls)).to_le_bytes());
         let (caller, draws) = (self.controls.into(), Draws { secret, numbers });
         match self.handle(Event::Open { request: request.clone(), caller, draws }) {
@@ -210,7 +211,8 @@ impl Site {
         }
     }
 
-    /// As the server does: asks again if room is made for it.
+    /// Sends the request as the server does: once more, if the primary makes room for the client
+    /// first.
     pub fn open_twice(&mut self, request: &ControlRequest) -> Result<Admission, Status> {
         for _ in 0..2 {
             if let Opened::Admitted(admission) = self.open(request)? {
@@ -232,7 +234,7 @@ impl Site {
         Peer { id, secret, control: self.controls, fabric, terms }
     }
 
-    /// Attaches as a client that will show that it has the answer.
+    /// Attaches the peer's channel, as a client that shows later that it has the answer.
     pub fn attach(&mut self, peer: Peer) -> Status {
         let joining = match peer.fabric {
             FabricKind::Shm => Joining::by(peer.fabric, Some(peer.id.get() as i32), true),
@@ -269,7 +271,7 @@ impl Site {
         Ok(peer)
     }
 
-    /// Asks for a session beside the one that the peer has.
+    /// Requests a session that is prepared beside the peer's present one.
     pub fn ask_back(&mut self, peer: Peer) -> Result<Peer, Status> {
         let horizon_s = peer.terms.horizon_s;
         let admission = self.open_twice(&reinit(peer, horizon_s))?;
@@ -284,12 +286,12 @@ impl Site {
         }
     }
 
-    /// A request on the command channel; what is sent is in `out`.
+    /// Passes a request of a command channel to the primary; replies are put into `out`.
     pub fn command(&mut self, client: ClientId, seq: Seq, request: Request) {
         self.handle(Event::Command { client, seq, request });
     }
 
-    /// The primary does all that it has to do by itself now.
+    /// Has the primary do all of its own work that is due now.
     pub fn upkeep(&mut self) {
         while self.primary.has_upkeep(self.now) {
             self.tell(Event::Upkeep { budget: u32::MAX });
@@ -301,7 +303,7 @@ impl Site {
         self.handle(Event::ControlEnded { client: peer.id, control: peer.control, why });
     }
 
-    /// The peer's process ends: its memory is unmapped by the system, and that is noticed.
+    /// Ends the peer's process, whose memory the system unmaps, and reports that to the primary.
     pub fn die(&mut self, peer: Peer) {
         let process = self.process_of(peer);
         self.dead.insert(peer.id);
@@ -312,7 +314,7 @@ impl Site {
         self.watched.get(&peer.id).copied().unwrap_or(0)
     }
 
-    /// The time goes on to this moment, and everything is done when it is due.
+    /// Moves the clock to this moment; the primary does everything at the moment when it is due.
     pub fn until(&mut self, at: ServerTime) {
         for _ in 0..10_000 {
             let next = self.primary.next_wakeup().filter(|&next| next <= at);
@@ -338,7 +340,7 @@ impl Site {
         }
     }
 
-    /// A chain of this client, executed by its fabric.
+    /// Executes a chain of this client in the way of its fabric.
     pub fn execute(&mut self, peer: Peer, chain: &Chain) -> Values {
         let Outcome::Done(values) = self.memory.execute_chain(peer.id, chain) else { panic!() };
         if peer.fabric == FabricKind::Tcp {
@@ -356,7 +358,7 @@ impl Site {
         self.execute(peer, &Chain::one(cas));
     }
 
-    /// Takes a read-write lock, which has no lease; its word then.
+    /// Takes a read-write lock without a lease; returns the lock word afterwards.
     pub fn take_rw(&mut self, peer: Peer) -> u64 {
         let grant = self.get(peer, "rw", LockType::Rw);
         let swap = RwWord::new().with_client(peer.id.get()).into_bits();

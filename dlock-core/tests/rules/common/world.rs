@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A primary, its memory, and clients whose verbs it does not see unless they are told to it.
+//! A primary, its memory, and clients whose word operations the primary does not see, unless the
+//! test reports them.
 #![allow(dead_code, reason = "every program uses a part of it")]
 
 use dlock_core::budget::work::ITEM_WORK_MAX;
@@ -32,12 +33,12 @@ impl World {
         Self::recovering(clients_max, 0)
     }
 
-    /// It waits for the claims of so many clients.
+    /// A primary that waits for the claims of `recovery_clients` clients.
     pub fn recovering(clients_max: usize, recovery_clients: u32) -> Self {
         Self::recovering_as(clients_max, recovery_clients, 1)
     }
 
-    /// As `recovering`, of this incarnation.
+    /// As `recovering`, for a primary of this epoch.
     pub fn recovering_as(clients_max: usize, recovery_clients: u32, epoch: u64) -> Self {
         let config = PrimaryConfig {
             epoch: Epoch(epoch),
@@ -58,7 +59,7 @@ impl World {
         self.primary.add_client(client).map(|()| client)
     }
 
-    /// A client of a fabric whose verbs the primary does not see.
+    /// Admits a client over a fabric whose word operations the primary does not see.
     pub fn client(&mut self, id: u32, fabric: FabricKind) -> ClientId {
         let client = self.admit(id).unwrap();
         self.primary.attached(NOW, &mut self.memory, client, fabric, &mut self.out);
@@ -92,7 +93,7 @@ impl World {
         grants
     }
 
-    /// Takes a free lock by hand.
+    /// Takes a free lock for a client, by setting its word.
     pub fn take(&mut self, client: ClientId, grant: &LockGrant, lock_type: LockType) {
         let swap = match lock_type {
             LockType::Atomic => AtomicWord::new()

@@ -43,7 +43,7 @@ const SPIN_PARTS: u32 = 32;
 /// How often a thread polls between two readings of the clock. Then it yields: the device may need
 /// this CPU.
 const LOOKS: u32 = 32;
-/// How many completions are taken at a time.
+/// How many completions a poll takes from the queue at most.
 const POLLED: usize = 16;
 /// How long a thread sleeps at a time for a poster slot: no event reports that an orphan has become
 /// free.

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Operations that an executor has posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WordOpCounts {
-    /// Compare-and-swaps and fetch-and-adds.
+    /// How many compare-and-swaps and fetch-and-adds were posted.
     pub atomics: u64,
-    /// Reads.
+    /// How many reads were posted.
     pub reads: u64,
-    /// Ledger writes.
+    /// How many ledger writes were posted.
     pub notes: u64,
     /// Lists of verbs, each with one doorbell.
     pub doorbells: u64,
-    /// Messages.
+    /// How many messages were sent.
     pub sends: u64,
 }
 

@@ -101,7 +101,7 @@ impl VerbsPath {
         }
     }
 
-    /// Verbs, messages and doorbells so far.
+    /// How many verbs, messages and doorbells this path has posted so far.
     pub fn counters(&self) -> WordOpCounts {
         self.attached.get().map(VerbsExecutor::counters).unwrap_or_default()
     }
@@ -207,7 +207,8 @@ impl Executor for VerbsPath {
         match (self.attached.get(), posted) {
             (Some(executor), posted) => executor.poll(posted),
             (None, Posted::Ready(outcome)) => Some(outcome),
-            (None, Posted::Pending(_)) => Some(Outcome::Unknown), // not posted on this executor
+            // no chain was posted on this path before it has attached
+            (None, Posted::Pending(_)) => Some(Outcome::Unknown),
         }
     }
 

@@ -154,7 +154,7 @@ impl VerbsExecutor {
         self.clock.refresh(candidate)
     }
 
-    /// The operations posted so far.
+    /// How many operations this executor has posted so far.
     pub fn counters(&self) -> WordOpCounts {
         self.counts.read()
     }
@@ -497,7 +497,7 @@ impl Executor for VerbsExecutor {
     fn count(&self, counter: Counter) {
         let Some(place) = counter.place().filter(|_| self.refusal().is_none()) else { return };
         let Some(word) = self.memory.count(place) else { return };
-        let mut told = lock(&self.told); // writes must be in order
+        let mut told = lock(&self.told); // the lock keeps the writes of the count in order
         told[place] += 1;
         self.write(word, told[place]);
     }

@@ -161,7 +161,7 @@ impl SealedEnd {
     /// `WouldBlock`: the primary has no free buffer. Other errors: the path has ended.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.messages.may_send() {
-            self.look()?; // credit may have come
+            self.look()?; // the completions that have come may bring credit
         }
         if !self.messages.may_send() {
             return Err(ErrorKind::WouldBlock.into());

@@ -33,7 +33,7 @@ use crate::os::sys;
 /// | 31–0 | `seq`: the owner's count of requests, this one included |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkId {
-    /// The poster of the request.
+    /// The number of the poster that has posted the request.
     pub owner: u16,
     /// How many requests the completion stands for.
     pub len: u16,
@@ -75,12 +75,12 @@ impl Completion {
         self.0.status == ffi::IBV_WC_SUCCESS
     }
 
-    /// The status, as `ibv_wc_status` counts it.
+    /// The status of the work request, a number of `ibv_wc_status`.
     pub fn status(&self) -> u32 {
         self.0.status
     }
 
-    /// The status in words.
+    /// The status of the work request in words.
     pub fn status_text(&self) -> String {
         let Ok(lib) = library() else { return format!("status {}", self.0.status) };
         // SAFETY: `ibv_wc_status_str` returns null or a C string that is never freed, for any
@@ -121,7 +121,7 @@ type NotifyFn = unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int;
 
 // SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits several threads to use this handle at once.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -237,7 +237,7 @@ pub struct Channel {
 
 // SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Channel {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits several threads to use this handle at once.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -283,7 +283,7 @@ impl Channel {
     pub(in crate::verbs) fn take_event(&self) -> Result<bool, VerbsError> {
         let lib = self.context.here()?;
         let (mut cq, mut cookie) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a live channel and two places for the answer.
+        // SAFETY: the channel is live, and there are two places for the answer.
         let rc = unsafe { (lib.get_cq_event)(self.raw.as_ptr(), &mut cq, &mut cookie) };
         if rc == 0 {
             // SAFETY: the queue the event is of; destroying it waits for this acknowledgement.

@@ -45,7 +45,7 @@ pub struct Context {
 
 // SAFETY: libibverbs permits every thread to use a context.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits several threads to use a context at once.
 unsafe impl Sync for Context {}
 
 impl Context {
@@ -97,7 +97,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// The device, as it was when it was opened.
+    /// The properties of the device when it was opened.
     pub fn device(&self) -> &DeviceInfo {
         &self.info
     }
@@ -107,7 +107,7 @@ impl Context {
         &self.port
     }
 
-    /// The chosen GID.
+    /// The GID that was chosen for connections of this context.
     pub fn gid(&self) -> GidInfo {
         self.gid
     }

@@ -41,9 +41,9 @@ pub struct Findings {
 /// The options of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortOptions {
-    /// `dev_name`.
+    /// The device that `dev_name` of the C API names; `None`: none is named.
     pub device: Option<String>,
-    /// `eid`; all zero: none.
+    /// The address that `eid` of the C API gives; all zero: none is given.
     pub eid: [u8; 16],
     /// How many bytes will be registered.
     pub register_bytes: u64,
@@ -54,20 +54,20 @@ pub struct PortOptions {
 pub enum Level {
     /// The finding is in order.
     Good,
-    /// Worth knowing.
+    /// The finding prevents nothing, but is worth knowing.
     Note,
-    /// Prevents RDMA.
+    /// The finding prevents the use of RDMA.
     Problem,
 }
 
 /// One line of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The meaning.
+    /// Whether the line reports a problem.
     pub level: Level,
     /// The subject: `library`, `memory`, a device's name, …
     pub subject: String,
-    /// The finding.
+    /// What was found.
     pub text: String,
     /// The remedy; every problem has one.
     pub remedy: Option<String>,
@@ -78,7 +78,7 @@ pub struct Line {
 pub struct Report {
     /// In the order in which the subjects depend on each other.
     pub lines: Vec<Line>,
-    /// The port, or why there is none.
+    /// The port that would be used, or why none can be used.
     pub choice: Result<PortSelection, NoPort>,
 }
 

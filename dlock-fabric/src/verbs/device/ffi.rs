@@ -10,7 +10,7 @@
 //! through raw pointers. Hot calls go through the table of functions in `ibv_context`.
 
 #![allow(non_camel_case_types)] // The names are those of the C header.
-#![allow(missing_docs)] // They are documented there.
+#![allow(missing_docs)] // The C header documents them.
 #![allow(dead_code)] // `tests/verbs-abi` compares unused items, too.
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t, size_t};

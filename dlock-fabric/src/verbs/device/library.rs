@@ -50,7 +50,7 @@ macro_rules! functions {
         #[derive(Clone, Copy)]
         pub struct Library {
             $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($arg),*) $(-> $result)?,)*
-            /// Since rdma-core 32.
+            /// `ibv_query_gid_ex`, which exists since rdma-core 32; `None`: the library is older.
             pub(super) query_gid_ex: Option<QueryGidEx>,
         }
 
@@ -74,7 +74,8 @@ macro_rules! functions {
                     query_gid_ex: handle
                         .symbol(c"_ibv_query_gid_ex", c"IBVERBS_1.11")
                         .ok()
-                        // SAFETY: as above.
+                        // SAFETY: the symbol of this name and version has this signature, by the
+                        // ABI that `tests/verbs-abi` compares with the header.
                         .map(|symbol| unsafe {
                             std::mem::transmute::<*mut c_void, QueryGidEx>(symbol)
                         }),

@@ -29,7 +29,7 @@ pub struct Pd {
 
 // SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Pd {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits several threads to use this handle at once.
 unsafe impl Sync for Pd {}
 
 impl Pd {
@@ -68,23 +68,23 @@ impl Drop for Pd {
 /// raw pointers, since a device may write to it at any time. It is not inherited by forked
 /// children (`MADV_DONTFORK`), or a child's write would take the pages away from the device.
 pub unsafe trait Region: Send + Sync {
-    /// The first address.
+    /// The address of the first byte of the memory.
     fn base(&self) -> NonNull<u8>;
-    /// The length in bytes.
+    /// The length of the memory in bytes.
     fn bytes(&self) -> usize;
 }
 
 /// What a registration permits peers to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing: scratch space and message buffers.
+    /// Peers may do nothing: for scratch space and message buffers.
     Local,
     /// Read, and 64-bit atomics: slots.
     ReadAtomic,
     /// Read and write: a client's ledger, for that client.
     ReadWrite,
-    /// Everything. For slots, only for the primary's own queue pair, in a protection domain without
-    /// clients.
+    /// Read, write and atomics. Slots are registered so only for the primary's own queue pair, in a
+    /// protection domain without clients.
     Own,
 }
 
@@ -115,7 +115,7 @@ pub struct Mr {
 
 // SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits several threads to use this handle at once.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -193,7 +193,7 @@ impl std::fmt::Debug for Mr {
 pub struct RemoteRegion {
     /// The address in the peer's process.
     pub base: u64,
-    /// The length in bytes.
+    /// The length of the memory in bytes.
     pub bytes: u64,
     /// The key of the registration.
     pub rkey: u32,
@@ -228,7 +228,7 @@ pub struct Pages {
 
 // SAFETY: accessed by `SharedWord` and raw pointers only.
 unsafe impl Send for Pages {}
-// SAFETY: as above.
+// SAFETY: several threads access the pages by `SharedWord` and raw pointers only.
 unsafe impl Sync for Pages {}
 
 impl Pages {

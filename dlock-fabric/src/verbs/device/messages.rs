@@ -74,7 +74,7 @@ pub enum MessageError {
     TooLong {
         /// The length of the message.
         len: usize,
-        /// The limit.
+        /// The most bytes that a message may have.
         max: u32,
     },
     /// The queue pair is in error.
@@ -163,7 +163,8 @@ impl Messages {
         [self.send_owner, self.recv_owner]
     }
 
-    /// Whether [`send`](Self::send) has room.
+    /// Whether there are a credit and a slot for a message, so that [`send`](Self::send) accepts
+    /// one.
     pub fn may_send(&self) -> bool {
         self.broken.is_none() && self.credits.may_send() && self.has_slot()
     }

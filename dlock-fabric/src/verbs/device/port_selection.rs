@@ -73,7 +73,7 @@ pub enum GidKind {
 /// One entry of a port's GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidInfo {
-    /// The index in the table.
+    /// The index of the entry in the GID table.
     pub index: u8,
     /// The identifier; never zero.
     pub gid: Gid,
@@ -84,9 +84,9 @@ pub struct GidInfo {
 /// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// Can be used.
+    /// The port can be used.
     Active,
-    /// No link.
+    /// The port has no link.
     Down,
     /// A link that is not configured yet (InfiniBand: no subnet manager).
     Initializing,
@@ -108,11 +108,11 @@ pub enum Link {
 /// One port of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
-    /// The number, counted from 1.
+    /// The number of the port, counted from 1.
     pub number: u8,
-    /// The state.
+    /// The state of the port when it was examined.
     pub state: PortState,
-    /// The link layer.
+    /// The kind of network of the port.
     pub link: Link,
     /// The local identifier; InfiniBand only.
     pub lid: u16,
@@ -178,7 +178,7 @@ pub enum NoPort {
     /// There is no device of the given name.
     #[error("there is no RDMA device {}; {}", name.escape_debug(), devices_text(.devices))]
     NoSuchDevice {
-        /// The name.
+        /// The name that was given.
         name: String,
         /// The devices that exist.
         devices: Vec<String>,
@@ -186,7 +186,7 @@ pub enum NoPort {
     /// Only an `eid` was given; there are usable ports, but none has it.
     #[error("no usable RDMA port has the address {gid}; this host has: {}", ports.join("; "))]
     NoSuchAddress {
-        /// The address.
+        /// The address (GID) that was given.
         gid: Gid,
         /// The usable ports with their addresses.
         ports: Vec<String>,
@@ -196,7 +196,7 @@ pub enum NoPort {
     Unusable {
         /// The device.
         name: String,
-        /// Cause and remedy.
+        /// Why the device cannot be used, and what to do.
         reason: String,
     },
     /// There is no device.
@@ -383,7 +383,8 @@ pub(super) mod tests {
         };
         assert_eq!(chosen(Some("b0"), eid("10.0.0.3")), Ok(("c0".into(), true)));
         assert_eq!(chosen(Some("no_such"), eid("10.0.0.3")), Ok(("c0".into(), true)));
-        assert_eq!(chosen(Some("b0"), eid("fe80::1")), Ok(("b0".into(), true))); // all have it
+        // every port has this address
+        assert_eq!(chosen(Some("b0"), eid("fe80::1")), Ok(("b0".into(), true)));
         assert_eq!(chosen(Some("b0"), eid("10.9.9.9")), Ok(("b0".into(), false)));
         assert_eq!(chosen(Some("b0"), NONE), Ok(("b0".into(), false)));
         assert_eq!(chosen(None, NONE), Ok(("a0".into(), false)));

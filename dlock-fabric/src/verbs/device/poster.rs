@@ -26,8 +26,8 @@
 //!
 //! *Reads*: if both ends are on one host, SoftRoCE executes an atomic in the call that posts it,
 //! but leaves a read to a softirq, for which a busy processor switches to another thread and back.
-//! So there a read is posted as an addition of 0, unless a write is before it in its list: then the
-//! value could be lost, as above.
+//! So there a read is posted as an addition of 0, unless a write is before it in its list: then its
+//! value could be lost.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::c_uint;
@@ -69,7 +69,7 @@ pub enum RemoteOp {
         /// The first word.
         word: RemoteWord,
     },
-    /// Write. There is no value (its scratch word has the written value).
+    /// Write. The operation has no value: its scratch word has the value that is written.
     Write {
         /// The word.
         word: RemoteWord,
@@ -124,7 +124,7 @@ impl RemoteFetch {
 /// Whether a completion is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// A completion for the list.
+    /// A completion is requested for the list.
     Yes,
     /// No completion, except from time to time, so that slots become free.
     No,
@@ -238,7 +238,7 @@ impl Poster {
         })
     }
 
-    /// The number of this poster in completions.
+    /// The number by which completions name this poster: [`WorkId::owner`].
     pub fn owner(&self) -> u16 {
         self.owner
     }

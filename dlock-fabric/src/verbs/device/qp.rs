@@ -115,7 +115,7 @@ type PostRecv = unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ib
 
 // SAFETY: libibverbs permits every thread to use this handle.
 unsafe impl Send for Qp {}
-// SAFETY: as above.
+// SAFETY: libibverbs permits several threads to use this handle at once.
 unsafe impl Sync for Qp {}
 
 /// A list was not accepted, or only its first part.
@@ -546,7 +546,8 @@ impl Drop for Qp {
     }
 }
 
-/// Stands for a provider without the function, because a null pointer must not be called.
+/// Stands for a provider without a function that posts requests, because a null pointer must not be
+/// called.
 unsafe extern "C" fn no_send(
     _: *mut ibv_qp,
     _: *mut ibv_send_wr,
@@ -555,7 +556,8 @@ unsafe extern "C" fn no_send(
     libc::ENOSYS
 }
 
-/// As [`no_send`].
+/// Stands for a provider without a function that posts receives, because a null pointer must not be
+/// called.
 unsafe extern "C" fn no_recv(
     _: *mut ibv_qp,
     _: *mut ibv_recv_wr,

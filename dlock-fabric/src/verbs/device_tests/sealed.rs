@@ -147,7 +147,8 @@ fn a_client_that_does_not_read_gets_a_bounded_part_and_can_still_write() {
         let len = path.primary_writes(&sent[down..]);
         down += len;
         idle = if len == 0 { idle + 1 } else { 0 };
-        up += path.client_writes(&sent[up..sent.len().min(up + 10)]); // also takes what has come
+        // `client_writes` also takes what has come for the client
+        up += path.client_writes(&sent[up..sent.len().min(up + 10)]);
         path.primary_reads(&mut came_up);
         idle == 2_000
     });

@@ -84,7 +84,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Lists the listener, if it is not listed: it may have an event.
+    /// Puts the listener on the queue's list, unless it is there already: it may have an event.
     fn list(self: &Arc<Self>) {
         if self.is_listed.swap(true, Ordering::SeqCst) {
             return;
@@ -100,7 +100,7 @@ impl Listener {
         let mut events = self.events.lock();
         let event = events.take()?;
         if events.is_there() {
-            self.list(); // otherwise its waker does
+            self.list(); // if no event is there, the waker lists the listener later
         }
         drop(events);
         let mut told = dlock_event {

@@ -91,7 +91,7 @@ impl Wanted {
     }
 }
 
-/// A lease as the header states it.
+/// A lease as `dlock.h` has it.
 fn lease(ms: u64) -> Duration {
     match ms {
         DLOCK_FOREVER => LEASE_MAX,
@@ -99,7 +99,7 @@ fn lease(ms: u64) -> Duration {
     }
 }
 
-/// The token of a hold as the header states it; 0: none.
+/// The token of a hold as `dlock.h` has it; 0: none.
 pub(crate) fn token(guard: &OwnedGuard) -> u64 {
     guard.token().map_or(0, |token| token.0)
 }

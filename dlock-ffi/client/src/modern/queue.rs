@@ -242,7 +242,7 @@ impl Request {
         Ok(over)
     }
 
-    /// Lists the request, if it is not listed: it may be over.
+    /// Puts the request on the queue's list, unless it is there already: it may be over.
     fn list(self: &Arc<Self>) {
         if self.is_listed.swap(true, Ordering::SeqCst) {
             return;
@@ -258,7 +258,7 @@ impl Request {
         let over = Stage::Over(Err(Failure::of(DLOCK_E_CANCELLED)));
         let dropped = std::mem::replace(&mut *stage, over);
         drop(stage);
-        drop(dropped); // then nothing is held or queued
+        drop(dropped); // the dropped future leaves nothing held or queued
         self.list();
     }
 
@@ -449,7 +449,7 @@ pub extern "C" fn dlock_queue_close(queue: dlock_queue) -> dlock_error {
             queue.changed.notify_all();
             std::mem::replace(&mut *state, State { is_closed: true, ..State::default() })
         };
-        drop((listeners, listed)); // no more events
+        drop((listeners, listed)); // the queue has no more events
         for request in requests.into_values() {
             let stage = std::mem::replace(&mut *request.stage.lock(), Stage::Taken);
             match stage {

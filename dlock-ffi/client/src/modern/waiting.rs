@@ -267,7 +267,8 @@ fn by_a_thread<T: Send + 'static>(
     match block_on(Answered(&answer), until) {
         Ok(result) => result,
         Err(late) => match answer.close() {
-            Some(result) => result, // it came at the same moment
+            // the result came at the same moment as the cancel or the deadline
+            Some(result) => result,
             None => Err(late),
         },
     }

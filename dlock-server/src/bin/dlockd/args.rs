@@ -32,7 +32,7 @@ Exit codes:
   1  the primary could not be started
   2  the command line or the configuration is wrong";
 
-/// Columns of the terminal; 80 where there is none.
+/// The width of the terminal in columns; 80 if there is no terminal.
 fn help_width() -> usize {
     let out = std::io::stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok()).flatten();
@@ -177,7 +177,7 @@ impl Args {
         self.config.as_deref()
     }
 
-    /// Where the settings come from, for people.
+    /// Names the configuration file, or says that there is none, for messages.
     pub(crate) fn source(&self) -> String {
         match &self.config {
             Some(path) => path.display().to_string(),

@@ -36,19 +36,20 @@ pub(crate) struct Settings {
 /// The settings of a standby.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Standby {
-    /// The primary whose place it takes; `None`: this one is not a standby.
+    /// The address of the primary whose place this standby takes; `None`: this process is no
+    /// standby.
     pub(crate) of: Option<SocketAddr>,
     pub(crate) silence: Duration,
     pub(crate) fence: Option<String>,
 }
 
-/// The choice of a file of this primary.
+/// Where the primary keeps its state file, or makes its admin socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FileChoice {
     /// The path that [`dlock_server::DefaultFiles`] chooses.
     #[default]
     Default,
-    /// No such file.
+    /// The primary has no such file.
     Off,
     /// This path.
     At(PathBuf),
@@ -127,7 +128,7 @@ enum Grace {
     Word(String),
 }
 
-/// A mistake in the file, and its place there.
+/// A mistake in the configuration file: the range of its bytes there, and a message.
 type Mistake = (Option<Range<usize>>, String);
 
 /// Reads a configuration file.
@@ -266,7 +267,7 @@ pub(crate) fn usable_port(port: u16) -> Result<u16, String> {
     }
 }
 
-/// When a word says that verbs are used.
+/// The value of the key `verbs` that this word names.
 pub(crate) fn verbs_use(word: &str) -> Result<VerbsUse, &'static str> {
     match word {
         "auto" => Ok(VerbsUse::Auto),

@@ -9,11 +9,11 @@ pub(crate) enum Format {
     /// `Journal` where standard error is the journal, else `Text`.
     #[default]
     Auto,
-    /// For people.
+    /// Plain text for people, with the seconds since the start.
     Text,
     /// For systemd's journal: the level as syslog(3) numbers it.
     Journal,
-    /// For programs.
+    /// For programs: a JSON object for each message.
     Json,
 }
 

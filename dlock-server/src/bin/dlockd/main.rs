@@ -109,7 +109,8 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
                 tokio::select! {
                     started = &mut start => started.map_err(|error| no_thread(&error))?,
                     () = stopped(&mut terminate, &mut interrupt) => {
-                        // a primary that has begun to serve meanwhile ends as usual
+                        // if the start succeeds after the signal, the new primary is dropped, which
+                        // stops it as usual
                         let _ = tokio::time::timeout(START_PATIENCE, start).await;
                         return Ok(());
                     }
@@ -186,7 +187,7 @@ fn run(mut settings: file::Settings, args: &Args) -> Result<(), String> {
         manager.stopping();
         Ok(())
     });
-    runtime.shutdown_background(); // does not wait for a start that hangs
+    runtime.shutdown_background(); // drops a start that hangs, without waiting for it
     ended
 }
 
@@ -277,7 +278,7 @@ struct InForce {
 impl InForce {
     fn of(read: &file::Settings) -> Self {
         let mut others = read.clone();
-        others.server.tls = None; // the content of the TLS files may change
+        others.server.tls = None; // not compared: a reload may change what is in the TLS files
         let rules = std::mem::take(&mut others.server.rules).len();
         Self { rules, others }
     }

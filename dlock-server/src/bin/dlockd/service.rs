@@ -43,7 +43,7 @@ impl Manager {
     /// The manager that the environment names.
     pub(crate) fn of_this_process() -> Self {
         let listens = std::env::var_os("NOTIFY_SOCKET").is_some();
-        // 0 is no watchdog
+        // a watchdog time of 0 means that the manager expects no pings
         let patience = sd_notify::watchdog_enabled().filter(|time| listens && !time.is_zero());
         Self { listens, patience }
     }
@@ -114,7 +114,7 @@ impl Manager {
         };
         let mut message = String::new();
         for state in what {
-            let _ = writeln!(message, "{state}"); // into memory: cannot fail
+            let _ = writeln!(message, "{state}"); // writing into a `String` cannot fail
         }
         if let Err(error) = send(&socket, message.as_bytes()) {
             log::warn!("the service manager cannot be told {what:?}: {error}");

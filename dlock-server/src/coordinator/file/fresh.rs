@@ -40,7 +40,7 @@ impl Fresh {
         match write_synced(&path, text, mode) {
             Ok(file) => Ok(Self { path, file, of: of.to_path_buf() }),
             Err(error) => {
-                let _ = fs::remove_file(&path); // it may not exist
+                let _ = fs::remove_file(&path); // the file may not exist
                 Err(error)
             }
         }
@@ -53,7 +53,8 @@ impl Fresh {
     pub(crate) fn put(self, may: impl FnOnce() -> io::Result<()>) -> io::Result<File> {
         let put = may().and_then(|()| fs::rename(&self.path, &self.of));
         if put.is_err() {
-            let _ = fs::remove_file(&self.path); // it may not exist; the first error is reported
+            // the file may not exist; the first error is reported
+            let _ = fs::remove_file(&self.path);
         }
         put?;
         File::open(folder(&self.of))?.sync_all()?;

@@ -58,7 +58,8 @@ impl Name {
     /// Gives the name up, even if a child process has inherited the descriptors.
     pub(super) fn give_up(&self) {
         for socket in &self.0 {
-            let _ = net::shutdown(socket, net::Shutdown::Both); // or it is closed already
+            // an error means that the socket is closed already
+            let _ = net::shutdown(socket, net::Shutdown::Both);
         }
     }
 }
@@ -85,7 +86,8 @@ fn held(address: &SocketAddrUnix) -> io::Result<Option<OwnedFd>> {
     let asked = socket()?;
     match net::connect(&asked, address) {
         Ok(()) => {}
-        Err(Errno::CONNREFUSED) => return Ok(None), // only a stopped primary's child has the name
+        // only a forked child of a primary that gave the name up still has the socket
+        Err(Errno::CONNREFUSED) => return Ok(None),
         // the backlog is full, so a primary has the name
         Err(Errno::AGAIN) => return Err(in_use("")),
         Err(error) => return Err(error.into()),

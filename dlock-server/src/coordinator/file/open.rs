@@ -144,7 +144,8 @@ fn says(state_file: &Path, theirs: &List, own: &Path) {
          {own:?}, as after another /etc/machine-id, XDG_STATE_HOME or HOME"
     );
     match theirs.clients.values().filter(|kept| kept.has_locks).count() {
-        _ if theirs.origin.lost.is_some() => log::warn!("{what}"), // a later line has the rest
+        // a later line of the log tells what is lost
+        _ if theirs.origin.lost.is_some() => log::warn!("{what}"),
         0 => log::info!("{what}: none of its clients held a lock"),
         holders => log::warn!(
             "{what}: no client is served before its clients that may hold locks ({holders}) are \

@@ -113,7 +113,8 @@ impl Ownership {
                     if let Err(error) = owned.sign() {
                         // A half-written signature may name this process, which would then wait for
                         // its own end.
-                        let _ = owned.give_back(); // if it fails, too, the first error counts
+                        // if this fails as well, the caller still gets the first error
+                        let _ = owned.give_back();
                         return Err(error);
                     }
                     break owned;
@@ -180,7 +181,8 @@ impl Ownership {
         let signed = owned.lock().and_then(|()| owned.sign());
         let replaced = signed.and_then(|()| fs::rename(&new, &owned.path));
         if replaced.is_err() {
-            let _ = fs::remove_file(&new); // it may not exist; the first error is to be reported
+            // the file may not exist; the first error is to be reported
+            let _ = fs::remove_file(&new);
         }
         unlock(&turn);
         replaced.map(|()| owned)
@@ -240,7 +242,7 @@ impl Ownership {
             let signed = locked.and_then(|()| write(&file, &own_signature(&file)?));
             // a hard link never replaces the file of another primary
             let put = signed.and_then(|()| fs::hard_link(&new, &self.path));
-            let _ = fs::remove_file(&new); // no longer needed
+            let _ = fs::remove_file(&new); // the new file is not needed any more
             put.and_then(|()| Ok((file, open_folder(&self.path)?)))
         };
         let (file, folder) = made().map_err(|error| {
@@ -298,7 +300,8 @@ fn lock(file: &File, is_held: impl FnOnce() -> io::Error) -> io::Result<()> {
 
 /// Unlocks the file, even if a child process has inherited the descriptor.
 fn unlock(file: &File) {
-    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock); // or closing unlocks it
+    // if this fails, closing the file unlocks it
+    let _ = rustix::fs::flock(file, FlockOperation::NonBlockingUnlock);
 }
 
 pub(super) fn replaced() -> io::Error {
@@ -415,7 +418,8 @@ pub(super) fn home() -> String {
     let namespace = fs::read_link("/proc/self/ns/pid");
     let time = match fs::read_link("/proc/self/ns/time") {
         Ok(time) => format!(" {}", time.display()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(), // before Linux 5.6
+        // Linux before 5.6 has no such file
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
         Err(_) => return String::new(),
     };
     match (boot, namespace) {
@@ -510,7 +514,7 @@ mod tests {
         fs::remove_dir_all(&storage).unwrap();
         assert_eq!([stopped.whose(), taken.whose()], [Whose::Unseen; 2]);
         // a folder that was restored from a backup is now at the same path
-        drop(stopped); // its name is free
+        drop(stopped); // the name of the stopped owner is free from now on
         fs::create_dir(&storage).unwrap();
         let restored = Ownership::take(&other.join("list"), &Taking::IfFree).unwrap();
         assert_eq!((taken.whose(), restored.whose()), (Whose::Anothers, Whose::Mine));
@@ -665,7 +669,7 @@ mod tests {
         assert!(has_ended(Process { started: process.started + 1, ..process }));
         child.kill().unwrap();
         while !has_ended(process) {
-            std::thread::yield_now(); // until it is a zombie
+            std::thread::yield_now(); // the killed process counts as ended once it is a zombie
         }
         child.wait().unwrap();
         assert!(has_ended(process) && has_ended(unknown));

@@ -44,7 +44,7 @@ use crate::coordinator::{Keeper, Place};
 use crate::error::StartError;
 
 const HEAD: &str = "dlock clients 4 ";
-/// Digits of the number of bytes behind it.
+/// How many digits the first line has for the number of bytes behind it.
 const WHOLE_LEN: usize = 10;
 /// First words of a list of version 3, which does not say how many bytes it has. It is read, and
 /// written again in the newest version.
@@ -55,7 +55,7 @@ const HEAD_2: &str = "dlock clients 2 ";
 const HEAD_1: &str = "dlock clients 1 ";
 /// The most bytes of a file: a thousand clients, and their history, take less than 1 MiB.
 const BYTES_MAX: u64 = 64 << 20;
-/// This many lines of history do not cause a fresh file.
+/// A list is replaced by a fresh file only when it has more lines of history than this.
 const HISTORY_LINES: usize = 4_096;
 /// The most epochs of other primaries that a list names.
 const AFTER_MAX: usize = 8;
@@ -124,7 +124,7 @@ impl FileKeeper {
         let mut text = format!("{HEAD}{} {}\n", whole_digits(0), self.home);
         let Origin { epoch, after, lost, tokens_below } = &self.origin;
         let mut after = after.clone();
-        after.sort_by(|a, b| b.cmp(a)); // the latest first
+        after.sort_by(|a, b| b.cmp(a)); // the latest epoch comes first
         after.dedup();
         after.truncate(AFTER_MAX);
         let lines = [(EPOCH, epoch.as_slice()), (AFTER, &after), (LOST, lost.as_slice())];
@@ -165,7 +165,8 @@ impl Keeper for FileKeeper {
 impl FileKeeper {
     fn keep_all(&mut self, changes: &[Change], clients: &Clients) -> io::Result<()> {
         self.ownership.hold()?;
-        self.write(changes, clients)?; // first, so that no epoch is without a list
+        // the list is written before the state file, so that no epoch is without a list
+        self.write(changes, clients)?;
         if let (Some(state_file), Some(epoch)) = (self.lacking(), self.origin.epoch) {
             epoch::keep(state_file, Epoch(epoch), &self.ownership)?;
         }
@@ -250,7 +251,8 @@ pub(super) fn read(path: &Path) -> io::Result<Option<List>> {
                 let epochs: Result<_, _> = epochs.split(' ').map(str::parse).collect();
                 list.origin.after = epochs.map_err(odd)?;
             }
-            _ if line == LOST => list.origin.lost = Some(0), // of an earlier version
+            // a line as an earlier version writes it, without an epoch
+            _ if line == LOST => list.origin.lost = Some(0),
             _ => {
                 list.apply(&parsed(line).ok_or_else(odd_line)?);
             }
@@ -438,7 +440,8 @@ mod tests {
         // a crash may cut off any part of the last line
         for cut in 1..=text.lines().last().unwrap().len() {
             let mut cut_off = text[..text.len() - cut].to_string();
-            let whole = whole_digits(text.rfind("left").unwrap()); // as before that line
+            // the number of bytes that the list had before its last line
+            let whole = whole_digits(text.rfind("left").unwrap());
             cut_off.replace_range(HEAD.len()..HEAD.len() + WHOLE_LEN, &whole);
             fs::write(&path, cut_off).unwrap();
             let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
@@ -459,7 +462,7 @@ mod tests {
         let folder = TempFolder::new("roster-cut");
         let path = folder.path().join("clients");
         let (mut keeper, mut clients) = open(&path, &Taking::IfFree).unwrap();
-        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]); // a fresh file
+        keep(&mut keeper, &mut clients, &[joined(5, 1, 0)]); // this begins a fresh file
         for n in 6..9 {
             keep(&mut keeper, &mut clients, &[joined(n, 1, 0)]);
         }
@@ -518,7 +521,8 @@ mod tests {
         keep(&mut new, &mut clients, &[joined(7, 1, 0)]);
         let put = fresh.put(|| Ok(())).map(drop).unwrap_err();
         assert_eq!(put.kind(), io::ErrorKind::NotFound);
-        let (late, ..) = old.fresh(&of_old).unwrap(); // again, with the check at the end
+        // once more, now with the check of the owner right before the rename
+        let (late, ..) = old.fresh(&of_old).unwrap();
         let late_path = late.path.clone();
         assert!(late.put(|| old.ownership.check_mine()).is_err());
         drop((old, new));

@@ -85,7 +85,7 @@ pub fn fabrics() -> [FabricChoice; 2] {
 }
 
 /// Starts a primary on the loopback interface (port 0: a free one). Also returns its clock minus
-/// CLOCK_MONOTONIC, at least and at most.
+/// CLOCK_BOOTTIME, at least and at most.
 fn start_server(verbs: bool, port: u16, state_file: Option<PathBuf>) -> (Server, (u64, u64)) {
     let config = configured(verbs, port, state_file);
     let before = offset_ns();
@@ -131,7 +131,7 @@ fn serve(job: &str) {
 pub struct Primary {
     /// The port on 127.0.0.1 where it listens.
     pub port: u16,
-    /// Its clock minus CLOCK_MONOTONIC, at least and at most.
+    /// The bounds of the primary's clock minus CLOCK_BOOTTIME: the least and the most.
     pub offset_ns: (u64, u64),
     server: Option<Server>,
     process: Option<Process>,
@@ -237,7 +237,7 @@ impl Process {
 
     /// Kills the process, and waits until it has ended.
     pub fn kill(mut self) {
-        let _ = self.child.kill(); // a stopped process dies of it, too
+        let _ = self.child.kill(); // SIGKILL ends a stopped process as well
         let _ = self.child.wait();
     }
 

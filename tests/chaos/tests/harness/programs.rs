@@ -65,9 +65,9 @@ pub struct Plan {
     /// The number of locks of such a group.
     pub locks: usize,
     pub disturbances: Disturbances,
-    /// After this time the run ends,
+    /// The time after which the run ends, unless `count` ends it before.
     pub time: Duration,
-    /// or after this number of disturbances, if it is not 0.
+    /// The number of disturbances after which the run ends; 0: only `time` ends it.
     pub count: u64,
 }
 

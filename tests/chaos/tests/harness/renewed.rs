@@ -210,7 +210,8 @@ impl Run {
 
     fn holds_once(&self, who: &str, mode: Mode, (mine, rival): (&Lock, &Lock), held_ms: u64) {
         let acquire = mine.acquire(mode).lease(LEASE).renew(Renew::new()).wait(PATIENCE);
-        let Ok(mut guard) = acquire.guard() else { return }; // no primary is there
+        // the acquire fails while there is no primary
+        let Ok(mut guard) = acquire.guard() else { return };
         let (begun, kills) = (Instant::now(), self.kills.load(SeqCst));
         let mut looks = 0_u32;
         while begun.elapsed() < Duration::from_millis(held_ms) && !self.is_over() {
@@ -247,7 +248,7 @@ impl Run {
         match rival.acquire(Mode::Exclusive).wait(Wait::No).guard() {
             Ok(_) => self.is_wrong(format!("{who}: it is held, and another client has got it")),
             Err(Error::Held) => self.outcome.lock().refused += 1,
-            Err(_) => {} // no primary is there
+            Err(_) => {} // the acquire fails while there is no primary
         }
     }
 

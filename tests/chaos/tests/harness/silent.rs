@@ -81,7 +81,8 @@ pub fn hold(job: &str) {
     for lock in locks {
         let mut status = instance.unlock(lock).status;
         if status == Status::BadResponse {
-            instance.reinit("127.0.0.1"); // its session has ended, its lease has not
+            // the session has ended while this process was stopped, but not the lease
+            instance.reinit("127.0.0.1");
             status = instance.unlock(lock).status;
         }
         said += &format!("{status:?} ");
@@ -148,7 +149,7 @@ pub fn silent(fabric: FabricChoice, time: Duration) -> Outcome {
             thread::sleep(TRY_EVERY);
         }
         for &lock in &locks {
-            other.unlock(lock); // tickets
+            other.unlock(lock); // gives back the ticket that an attempt on a fair lock leaves
         }
         holders.iter().for_each(Process::resume);
         stop.store(true, SeqCst);

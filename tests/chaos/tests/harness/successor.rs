@@ -50,7 +50,7 @@ pub(super) fn stand_by(job: &str) {
 pub struct Pair {
     primary: Process,
     standby: Process,
-    /// Their ports, that of the primary first.
+    /// The ports of the two, that of the primary first.
     pub ports: [u16; 2],
     socket: PathBuf,
     state_file: PathBuf,

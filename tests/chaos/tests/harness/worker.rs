@@ -181,7 +181,7 @@ impl<'a> Client<'a> {
         let primaries =
             ports.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).collect();
         let primaries = is_by_itself.then_some(primaries);
-        // whether a primary is there costs a handshake with TLS: it has the default's second
+        // with TLS each question whether a primary is there costs a handshake: 1 s, the default
         let silence = (!secured::is_on()).then_some(Duration::from_millis(200));
         let config = ClientConfig { port, fabric, primaries, silence, ..Default::default() };
         let (slot, seeds) = (Arc::clone(&self.faulty), Mutex::new(Rng::new(self.rng.bits())));
@@ -207,7 +207,7 @@ impl<'a> Client<'a> {
                 if self.joined == 1 {
                     eprintln!("a worker cannot join: {status:?}");
                 }
-                thread::sleep(Duration::from_millis(20)); // the primary may be stopped
+                thread::sleep(Duration::from_millis(20)); // pauses before the next attempt to join
                 return None;
             }
         };
@@ -242,7 +242,7 @@ impl<'a> Client<'a> {
             };
         }
         if self.is_away && !self.comes_back(instance) {
-            return true; // it is tried again
+            return true; // the client comes back in a later turn
         }
         match self.job.style {
             Style::Mix => self.mix(instance),
@@ -263,7 +263,7 @@ impl<'a> Client<'a> {
         let mut way = self.rng.pick(&WAYS);
         let Hand { id, held, ticket, .. } = self.hands[n];
         if way == Way::Lock && !mine.is_empty() && self.rng.chance(980) {
-            way = Way::Try; // a holder that waits for another lock keeps all others waiting
+            way = Way::Try; // a holder that waits would keep the waiters of its own lock waiting
         }
         match (held, ticket) {
             (None, None) if self.rng.chance(30) => {
@@ -520,7 +520,7 @@ impl<'a> Client<'a> {
         if fails_over && matches!(result.status, Status::BadResponse | Status::NotReady) {
             self.is_away = self.job.failover == Failover::ByHand;
             if was_held && op != Op::Unlock {
-                return; // it is relied on as before
+                return; // the hold goes on as the client knew it
             }
         }
         let ends = |hand: &mut Hand| (hand.held, hand.refs) = (None, 0);
@@ -586,7 +586,7 @@ impl<'a> Client<'a> {
             Some(View::Fair { time_out, nx, .. }) => (Some(end_ns(time_out)), Some(nx)),
             Some(View::Rw { .. }) => (None, None),
             None if lock_type == LockType::Rw => (None, None),
-            None => return, // told without the end of the lease: nothing more to rely on
+            None => return, // without the end of the lease the client relies on nothing more
         };
         // a ticket counts within one epoch
         let ticket = ticket.filter(|_| is_first && epoch.is_some());

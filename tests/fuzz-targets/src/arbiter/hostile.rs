@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A tcp client that means harm, and two honest ones: the first holds a lock for ever, the second
-//! waits for it. With all that the third does, the hold lasts, no client is let in beside it, and
-//! when it is released and the third is gone the second gets the lock.
+//! waits for it. No act of the hostile client ends the hold or lets a client in beside the holder.
+//! When the holder has released the lock and the hostile client is gone, the second client gets the
+//! lock.
 
 use dlock_core::clock::{Deadline, Lease, NS};
 use dlock_core::ids::Seq;

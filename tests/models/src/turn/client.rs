@@ -47,7 +47,8 @@ pub struct Client {
     /// The index of the client's present call in its script.
     pub at: usize,
     pub chain: Option<Chain>,
-    /// Its request, on the way to the arbiter; then also the answer, on the way back.
+    /// The client's request, on the way to the arbiter; later together with the answer, on the way
+    /// back.
     pub asked: Option<Request>,
     pub answer: Option<Reply>,
     pub ticket: Option<Ticket>,
@@ -204,7 +205,8 @@ impl Client {
                 let is_high = taken.mx >= divert || taken.ms >= divert;
                 if is_high && rule != Some(Rule::HighIsNoTicket) {
                     let (Call::Lock(mode) | Call::Try(mode)) = script[self.at] else { return None };
-                    self.ask(Request::Take(mode)); // this number is no ticket
+                    // so high a number is no ticket: the arbiter gives one
+                    self.ask(Request::Take(mode));
                     return None;
                 }
                 self.ticket = Some(Ticket { lap, tx: taken.mx, ts: taken.ms });
@@ -302,7 +304,7 @@ impl Client {
         let asked = self.asked.take()?;
         let runs = self.holds.is_some_and(|(_, until)| until > now);
         match (asked, answer) {
-            (Request::Take(_), Reply::Anew) => {} // in the new lap, from the beginning of the call
+            (Request::Take(_), Reply::Anew) => {} // a new lap has begun, and the call begins again
             (Request::Take(mode), Reply::Ticket(ticket)) => {
                 self.ticket = Some(ticket);
                 self.ask(Request::Wait(mode, ticket));

@@ -195,7 +195,7 @@ impl TurnState {
                 while s.clients[i].can_step(setup.script(i)) {
                     s.step(i, setup);
                     if s.wrong.is_some() {
-                        return true; // is reported where it happens
+                        return true; // the search reports a wrong answer at the step that gets it
                     }
                 }
                 if s.clients[i].gone && s.arbiter.look.is_none() {

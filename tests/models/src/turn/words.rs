@@ -111,7 +111,7 @@ impl Ticket {
         let is_head = lap == self.lap && turn.nx == self.tx;
         match mode {
             Mode::X => is_head && turn.ns == self.ts,
-            Mode::S => is_head, // the bound of 63 shares is above all numbers here
+            Mode::S => is_head, // the models have no ticket number near the bound of 63 shares
         }
     }
 

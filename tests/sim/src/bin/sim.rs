@@ -196,7 +196,8 @@ fn violated(args: &Args, seed: u64, violation: &str, run: &Run) {
 
 #[cfg(feature = "planted")]
 fn plant(name: &str) -> Option<Bugs> {
-    std::panic::set_hook(Box::new(|_| {})); // a panic is a violation like others
+    // the report of a violation is printed below; the panic's own message is not
+    std::panic::set_hook(Box::new(|_| {}));
     system::plant(name)
 }
 

@@ -70,6 +70,7 @@ pub const APART: &[Scenario] = &[
         ..CALM
     },
     // operators that take away what clients hold, and drain the primary
+    // scenario: operators remove clients, break locks, and drain the primary
     Scenario {
         name: "taken",
         roams: 500,
@@ -92,11 +93,11 @@ pub const APART: &[Scenario] = &[
         fault_every: 40,
         overstay: 200,
         churn: 50,
-        objects: &[0], // programs do not expect that a removed client's objects go
+        objects: &[0], // no objects: programs do not expect that objects go with a removed client
         horizons: &[1, 2, 6],
         ..CALM
     },
-    // leases that the library renews
+    // scenario: the library renews leases for its programs
     Scenario {
         name: "renewals",
         types: &[Atomic, Fair],
@@ -126,7 +127,7 @@ pub const APART: &[Scenario] = &[
         renewed: 700,
         ..CALM
     },
-    // the same under all faults
+    // scenario: the library renews leases, under all faults
     Scenario {
         name: "renewals-any",
         types: &[Atomic, Fair],
@@ -141,7 +142,7 @@ pub const APART: &[Scenario] = &[
         renewed: 700,
         ..CALM
     },
-    // programs that listen to events of their holds
+    // scenario: programs listen to events of their holds
     Scenario {
         name: "events",
         faults: ANYTHING,
@@ -154,7 +155,7 @@ pub const APART: &[Scenario] = &[
         listens: true,
         ..CALM
     },
-    // leases that are renewed, without faults: no hold is lost
+    // scenario: the library renews leases, and there are no faults, so no hold may be lost
     Scenario {
         name: "renewals-calm",
         types: &[Atomic, Fair],
@@ -192,7 +193,7 @@ pub const APART: &[Scenario] = &[
         tokens: true,
         ..CALM
     },
-    // exclusive holds that are made shares
+    // scenario: clients downgrade exclusive holds to shares
     Scenario {
         name: "downgrades",
         types: &[Rw, Fair],
@@ -204,7 +205,7 @@ pub const APART: &[Scenario] = &[
         downgrades: 500,
         ..CALM
     },
-    // the same at primaries that end, or lose the answers
+    // scenario: downgrades at primaries that end, or whose answers are lost
     Scenario {
         name: "downgrades-lost",
         types: &[Rw, Fair],
@@ -215,7 +216,7 @@ pub const APART: &[Scenario] = &[
         downgrades: 700,
         ..CALM
     },
-    // clients that move to another channel while their ledgers name tickets that have ended
+    // scenario: clients move to another channel while their ledgers name tickets that have ended
     Scenario {
         name: "stale",
         roams: 1_000,
@@ -227,7 +228,7 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // a fair lock that clients hand on by themselves, while some of them sleep
+    // scenario: clients hand a fair lock on by themselves, while some of them sleep
     Scenario {
         name: "looks",
         types: &[Fair],
@@ -246,7 +247,7 @@ pub const APART: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // readers that are away for longer than their holds last, and come back
+    // scenario: readers are away for longer than their holds last, and come back
     Scenario {
         name: "away",
         types: &[Fair],
@@ -260,7 +261,8 @@ pub const APART: &[Scenario] = &[
         endless: &[0],
         ..CALM
     },
-    // clients that come back after their holds have lapsed, with notes and answers lost
+    // scenario: clients come back after their holds have lapsed, and have lost ledger writes and
+    // answers
     Scenario {
         name: "lapses",
         types: &[Rw, Fair],
@@ -271,7 +273,8 @@ pub const APART: &[Scenario] = &[
         horizons: &[1, 2],
         ..CALM
     },
-    // shared holds that a primary took for clients which have released them by themselves since
+    // scenario: a primary took shared holds for clients, which have released them by themselves
+    // since then
     Scenario {
         name: "strays",
         roams: 1_000,
@@ -284,7 +287,7 @@ pub const APART: &[Scenario] = &[
         horizons: &[1, 1, 2, 6],
         ..CALM
     },
-    // queue pairs that cannot be fenced for a while: chains that are under way go on
+    // scenario: queue pairs cannot be fenced for a while, so that chains under way go on
     Scenario {
         name: "unfenced",
         roams: 300,
@@ -296,7 +299,8 @@ pub const APART: &[Scenario] = &[
         unfenced: 700,
         ..CALM
     },
-    // sessions that are prepared beside those that clients have, and take their place or not
+    // scenario: clients have another session prepared beside their own, which takes its place or
+    // does not
     Scenario {
         name: "prepared",
         roams: 500,
@@ -320,8 +324,8 @@ pub const APART: &[Scenario] = &[
         renews: 200,
         ..CALM
     },
-    // clients that had a long horizon at the predecessor, come to the successor with a short one,
-    // and are not heard there
+    // scenario: clients had a long horizon at the predecessor, come to the successor with a short
+    // one, and are not heard there
     Scenario {
         name: "heirs",
         types: &[Rw, Atomic],
@@ -344,7 +348,7 @@ pub const APART: &[Scenario] = &[
         renews: 200,
         ..CALM
     },
-    // clients whose rights and quotas are set by rules that change
+    // scenario: rules that change set the rights and quotas of clients
     Scenario {
         name: "rules",
         roams: 300,
@@ -369,7 +373,7 @@ pub const APART: &[Scenario] = &[
         rules: true,
         ..CALM
     },
-    // clocks of clients that stand still without their knowledge
+    // scenario: the clocks of clients stand still, and the clients do not know it
     Scenario {
         name: "jumps",
         types: &[Atomic, Fair],
@@ -381,7 +385,7 @@ pub const APART: &[Scenario] = &[
         endless: &[0],
         ..CALM
     },
-    // a standby decides when it takes the place of the primary
+    // scenario: a standby decides when it takes the place of the primary
     Scenario {
         name: "standby",
         fabrics: &[&[Shm], &[Tcp], &[Verbs, Tcp]],
@@ -402,7 +406,7 @@ pub const APART: &[Scenario] = &[
         standby: true,
         ..CALM
     },
-    // clients that send more than their share, at a primary that serves in turns
+    // scenario: clients send more than their share to a primary that serves in turns
     Scenario {
         name: "flood",
         fabrics: &[&[Tcp], &[Tcp], &[Shm, Tcp], &[Verbs, Tcp]],

@@ -22,8 +22,8 @@ impl Sys {
         self.clients[c].threads.iter().any(|t| t.async_until > 0)
     }
 
-    /// Perhaps begins the operation as a part of a batch, or asynchronously; returns whether it
-    /// does.
+    /// Begins some operations as a part of a batch, and some asynchronously, as the plan wants it;
+    /// returns whether this one was begun.
     pub(super) fn begins_otherwise(&mut self, c: usize, l: usize, op: Op) -> bool {
         if matches!(op, Op::Lock { .. } | Op::Downgrade) || self.clients[c].life != Life::Up {
             return false;
@@ -58,7 +58,8 @@ impl Sys {
         self.step_after(c, l, ns);
     }
 
-    /// The program polls.
+    /// The program polls its asynchronous operation on this lock, which goes on if the awaited
+    /// event has come.
     pub(super) fn polled(&mut self, c: usize, l: usize) {
         let is_over = self.now >= self.thread(c, l).async_until;
         self.thread(c, l).polled = true;
@@ -84,7 +85,8 @@ impl Sys {
         self.effect(c, l);
     }
 
-    /// A new session: outcomes of the old one are not polled any more.
+    /// Gives up the client's asynchronous operations that wait for an event of its old session,
+    /// because a new session has begun.
     pub(super) fn forget_async(&mut self, c: usize) {
         for l in 0..self.clients[c].threads.len() {
             let t = &self.clients[c].threads[l];

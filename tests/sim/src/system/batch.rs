@@ -22,7 +22,7 @@ use super::coverage::Action;
 use super::plan::Fabric;
 use super::state::{Doing, Sys, Thread, Unit};
 
-/// A chain of the doorbell.
+/// A chain that the client posts with the same doorbell as others.
 #[derive(Debug)]
 struct Post {
     item: usize,
@@ -390,7 +390,8 @@ impl Sys {
         self.clients[c].batch = Some(run);
     }
 
-    /// Ends everything that the batch awaits, because the channel is gone.
+    /// The client's channel is gone: everything that its batch awaits on it stays without an
+    /// answer.
     pub(super) fn flush_batch(&mut self, c: usize) {
         let is_local = self.clients[c].fabric == Fabric::Shm;
         let Some(run) = &mut self.clients[c].batch else { return };

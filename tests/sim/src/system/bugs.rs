@@ -13,7 +13,8 @@ macro_rules! driver_bugs {
         pub const DRIVER_BUGS: &[(&str, &str)] = &[$(($name, $rule),)*];
 
         impl Bugs {
-            /// The mistake of this name.
+            /// The set of driver mistakes with only the one of this name; `None`: there is no such
+            /// mistake.
             pub fn named(name: &str) -> Option<Bugs> {
                 match name {
                     $($name => Some(Bugs { $field: true, ..Bugs::default() }),)*
@@ -117,13 +118,13 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("unfenced-not-tried", "unfenced"),
 ];
 
-/// The scenario that is searched for this bug.
+/// The name of the scenario in which a search looks for this bug.
 #[cfg(feature = "planted")]
 pub fn scenario_of(name: &str) -> &'static str {
     ELSEWHERE.iter().find(|bug| bug.0 == name).map_or("all", |bug| bug.1)
 }
 
-/// Everything that can be planted: the name, and the rule that it breaks.
+/// Every bug that can be planted: its name, and the rule that it breaks.
 #[cfg(feature = "planted")]
 pub fn plantable() -> Vec<(&'static str, &'static str)> {
     use dlock_core::planted::{OF_LAPS, OF_UNITS, UNFOUND};

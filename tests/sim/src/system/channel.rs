@@ -175,7 +175,7 @@ impl Sys {
                 continue;
             };
             if sent.seq.0 >> 32 != u64::from(s.gen) {
-                continue; // its channel is closed
+                continue; // the request came on a channel that is closed now
             }
             let seq = Seq(sent.seq.0 & 0xffff_ffff);
             let frame = Frame::Reply { seq, reply: sent.reply };
@@ -227,7 +227,7 @@ impl Sys {
         let over = || Some(Outcome::Refused(Status::BadResponse));
         match refused {
             None if !self.is_connected(c, l) => over(),
-            Some(Outcome::Unknown) => over(), // the chain was not sent
+            Some(Outcome::Unknown) => over(), // the channel is gone, so the chain was not sent
             refused => refused,
         }
     }

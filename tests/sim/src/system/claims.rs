@@ -21,7 +21,8 @@ impl Sys {
             let knew = entry.is_lost();
             claims.push((l as u8, binding.claim(entry, new)));
             if entry.is_lost() && !knew {
-                self.oracle.ended(l, who); // a hold without a lease, beyond the horizon
+                // the client does not claim this hold: it has no lease, and the horizon is over
+                self.oracle.ended(l, who);
             }
         }
         claims
@@ -68,7 +69,8 @@ impl Sys {
                         self.oracle.ended(l, who);
                     }
                     if !has_token {
-                        self.oracle.token_gone(l, who); // it will get another token first
+                        // the client asks for another token before it uses the lock
+                        self.oracle.token_gone(l, who);
                     }
                     if let Some(end) = end {
                         self.oracle.claimed(l, who, end);
@@ -114,7 +116,8 @@ impl Sys {
         }
         match all {
             true => self.control_soon(c, false),
-            false => self.control_after(c, 5_000_000), // an operation is under way
+            // the lock has an operation under way, so it is claimed later
+            false => self.control_after(c, 5_000_000),
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use dlock_core::clock::{ClockEstimate, Now, ServerTime, TrackedClock, DRIFT_PPM};
 
-/// The estimate of a client that has not asked for the time.
+/// The estimate of the server clock that a client has before it has asked for the time.
 const NOTHING: ClockEstimate =
     ClockEstimate { offset_ns: 0, half_trip_ns: 0, taken_at_ns: 0, drift_ppm: DRIFT_PPM };
 
@@ -64,7 +64,7 @@ impl Clock {
         }
     }
 
-    /// The estimate in use.
+    /// The estimate of the server clock that the client uses now.
     pub fn estimate(&self) -> Option<ClockEstimate> {
         self.tracked.map(|tracked| tracked.estimate)
     }

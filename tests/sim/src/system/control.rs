@@ -444,7 +444,8 @@ impl Sys {
         let Terms { horizon_s, until, lapses } = terms;
         let stale = !self.alive || epoch != self.epoch;
         if stale && self.clients[c].id.is_none() {
-            return self.control_soon(c, true); // the primary that let it in has died
+            // the primary that admitted the client has ended meanwhile
+            return self.control_soon(c, true);
         }
         let old_clock = self.clients[c].clock;
         let anew = self.clients[c].epoch != epoch;
@@ -452,7 +453,8 @@ impl Sys {
             let t = &self.clients[c].threads[l];
             let is_idle = matches!(t.doing, Doing::Idle | Doing::Control);
             if anew && is_idle && t.entry.as_ref().is_some_and(LockEntry::has_left) {
-                self.forget_lock(c, l); // not claimed: the program gets it again
+                // the client has not claimed this lock, so its program gets the handle again
+                self.forget_lock(c, l);
             }
         }
         let client = &mut self.clients[c];
@@ -489,7 +491,8 @@ impl Sys {
         }
         if stale {
             let inc = self.clients[c].inc;
-            self.after(20_000, Ev::Reset(c as u8, inc, gen)); // the primary has died meanwhile
+            // the primary has ended since it answered
+            self.after(20_000, Ev::Reset(c as u8, inc, gen));
         }
         self.forget_async(c);
         self.objects_rejoin(c, anew || recovering);

@@ -115,11 +115,13 @@ impl Sys {
             self.lapse(c, l);
         }
         if lapses || moves {
-            self.moves(c, l); // undoes the rest of a lapsed hold
+            // writes the ledger entry again, and undoes what is left of a lapsed hold
+            self.moves(c, l);
         }
         if result.status == Status::LockNotGet {
             match self.thread(c, l).entry.as_ref().is_some_and(LockEntry::has_left) {
-                true => _ = self.enter(c, l, Doing::Control), // gets the lock again
+                // a release may have taken effect: the program gets the handle again
+                true => _ = self.enter(c, l, Doing::Control),
                 false => self.forget_lock(c, l),
             }
             return self.control_wake(c);
@@ -169,7 +171,8 @@ impl Sys {
         }
     }
 
-    /// An operation left its outcome in doubt. A client with failover undoes the operation soon.
+    /// Schedules the request that undoes an operation in doubt, if the client has failover. Without
+    /// failover, the next operation on the lock does it.
     fn leaves_in_doubt(&mut self, c: usize) {
         if self.plan.by_itself {
             self.lead(c, Failover::left_in_doubt);
@@ -215,7 +218,8 @@ impl Sys {
         let t = self.thread(c, l);
         if t.epoch != epoch {
             if let Some(asked) = &mut t.asked {
-                asked.gen = u32::MAX; // answers of the old session do not count
+                // marks the request as one of no session, so that its answer does not count
+                asked.gen = u32::MAX;
             }
             return;
         }

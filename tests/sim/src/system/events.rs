@@ -35,7 +35,7 @@ pub(crate) enum Ev {
     Reset(u8, u16, u32),
     /// The primary drops a channel whose client does not read.
     Stalled(u8, u16, u32),
-    /// The primary handles an arrival.
+    /// The primary handles the next message in its inbox.
     Serve,
     /// The primary looks at its clock.
     Tick(u64),
@@ -45,6 +45,6 @@ pub(crate) enum Ev {
     Standby(u32),
     /// An operator checks on the standby.
     Operator,
-    /// A new client process is started in this place.
+    /// A new process is started for a client whose process has ended.
     Restart(u8),
 }

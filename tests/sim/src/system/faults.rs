@@ -187,7 +187,7 @@ impl Sys {
         self.after(ns, Ev::Restart(c as u8));
     }
 
-    /// Starts a new process.
+    /// Starts a new client process in the place of one that has ended.
     pub(super) fn restart(&mut self, c: usize) {
         if self.clients[c].life == Life::Dead {
             self.clients[c].life = Life::Joining;

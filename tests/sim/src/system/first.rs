@@ -41,7 +41,7 @@ impl Sys {
         }
     }
 
-    /// Handles the end of the first effect.
+    /// Handles the end of a call's first effect: the call is over, or an operation goes on.
     pub(super) fn first_ended(&mut self, c: usize, l: usize) {
         let now = self.thread_now(c, l);
         let t = self.thread(c, l);
@@ -75,14 +75,16 @@ impl Sys {
         self.effect(c, l);
     }
 
-    /// Writes the ledger entry that the effect has left; then the program has the result.
+    /// Writes the ledger entry that a call's first effect leaves to be written, and then returns
+    /// the result to the program.
     pub(super) fn writes(&mut self, c: usize, l: usize, write: LedgerEntry, result: OpResult) {
         self.write_ledger(c, l, write);
         self.finish(c, l, result);
     }
 
-    /// Checks a release by the first effect, which may have changed the memory of a dead primary. A
-    /// client without a horizon does not learn that it was cut off.
+    /// Checks the success of a release that a call's first effect has made, possibly in the memory
+    /// of a dead primary. Releases of clients without a horizon are not checked: such a client does
+    /// not learn that it was cut off.
     fn released_at_once(&mut self, c: usize, l: usize, status: Status) {
         let is_release = self.clients[c].threads[l].op == Op::Unlock && status == Status::Success;
         if is_release && self.plan.horizon_s > 0 && !self.is_by_a_wrong_clock(c, l) {

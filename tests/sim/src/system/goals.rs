@@ -69,7 +69,8 @@ impl Sys {
         let may_lack = self.plan.rw_leases && self.plan.locks[l] == LockType::Rw;
         match self.rng.chance(self.plan.endless) {
             true => Lease::ENDLESS,
-            false if may_lack && self.rng.chance(400) => Lease::ENDLESS, // without a lease
+            // some holds have no lease, where the plan wants that
+            false if may_lack && self.rng.chance(400) => Lease::ENDLESS,
             false if self.rng.below(100) == 0 => Lease::NONE,
             // also leases shorter than the C API allows, down to two ticks
             false if self.rng.below(4) == 0 => Lease(self.rng.range(2, TICKS_PER_S.into()) as u32),
@@ -182,7 +183,8 @@ impl Sys {
             };
             if matches!(status, Status::NotReady | Status::BadResponse) {
                 let t = self.thread(c, l);
-                t.attempts = t.attempts.saturating_sub(1); // it got no answer
+                // an attempt without an answer does not count
+                t.attempts = t.attempts.saturating_sub(1);
             }
             return self.step_after(c, l, ns);
         }
@@ -235,7 +237,7 @@ impl Sys {
             if has != Has::Nothing && goal == Goal::Acquire {
                 self.begin(c, l, Op::Unlock);
             }
-            return; // rests until the goal changes
+            return; // the thread has reached the goal, and rests until there is another one
         }
         if self.clients[c].life != Life::Up {
             return self.step_after(c, l, 100_000_000);

@@ -15,8 +15,8 @@ use dlock_core::wire::status::Status;
 use super::server::World;
 use super::state::{Arrived, Sys};
 
-/// A client that is well, and none of whose messages is under way, hears within this time that
-/// others wait for its lock: the client asks the primary, and asks again after a second.
+/// The longest time until a client that is well, and has no message under way, hears that others
+/// wait for its lock: it asks the primary, and asks again after a second.
 const HEARS_NS_MAX: u64 = 3 * NS;
 
 /// The events that the program of a thread has got.

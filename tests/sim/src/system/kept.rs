@@ -12,8 +12,8 @@ use dlock_core::wire::message::Mode;
 use super::state::{Doing, Thread};
 use super::World;
 
-/// A turn is granted within this time: the time to the primary's next look, and one grace, which an
-/// unclaimed ticket before it costs.
+/// The longest time until a ticket at its turn is granted: the time to the primary's next look, and
+/// one grace, which an unclaimed ticket before it costs.
 const KEPT_NS_MAX: u64 = LOOK_S as u64 * NS + FAIR_GRACE.ns();
 
 /// A waiting ticket that has its turn: since when, its client, and the ticket.

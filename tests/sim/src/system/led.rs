@@ -48,7 +48,8 @@ impl Sys {
             failover.broken(now_ns);
         }
         if let Task::Ask { .. } = failover.next(now_ns) {
-            failover.asked(now_ns, Heard::Recovers); // a dead primary refuses it as well
+            // the primary is dead, and so does not answer; that counts as if it recovered
+            failover.asked(now_ns, Heard::Recovers);
         }
         match failover.next(now_ns) {
             Task::Wait { until_ns } => {
@@ -61,7 +62,7 @@ impl Sys {
                 true
             }
             _ => {
-                failover.broken(now_ns); // its new primary is gone again
+                failover.broken(now_ns); // the primary that the client found is gone again
                 self.control_after(c, 1);
                 true
             }
@@ -87,7 +88,7 @@ impl Sys {
                 None
             }
             Task::Claim => {
-                failover.claimed(now_ns, Status::Success); // the primary has all claims
+                failover.claimed(now_ns, Status::Success); // all claims are at the primary
                 self.led(c)
             }
             Task::Done => {

@@ -114,7 +114,7 @@ impl World {
                 self.sys.mix(0xfe ^ u64::from(client.get()));
                 let is_leaving = |one: &Primary| one.locks().is_leaving(client);
                 if self.primary.as_ref().is_some_and(is_leaving) && self.sys.rng.below(2) == 0 {
-                    self.step(); // undoes a part at once
+                    self.step(); // a part of what the client had is undone at once
                 }
             }
             Effect::Forget { client } => {
@@ -124,7 +124,7 @@ impl World {
                 self.prepared.retain(|s| s.id != client);
             }
             Effect::Hinders { client } => self.is_cut_off(client),
-            _ => {} // effects for the log only
+            _ => {} // the other effects are only for the log
         }
     }
 
@@ -392,10 +392,11 @@ impl World {
         let sys = &mut self.sys;
         if sys.clients[c].inc != inc {
             let ns = sys.takes(50_000);
-            sys.after(ns, Ev::Lost(client, inc, EXITED)); // its process has ended
+            // the pidfd reports that the client's process has ended
+            sys.after(ns, Ev::Lost(client, inc, EXITED));
         } else if sys.clients[c].conn != conn {
             let ns = sys.takes(50_000);
-            sys.after(ns, Ev::Lost(client, inc, conn)); // its connection has ended
+            sys.after(ns, Ev::Lost(client, inc, conn)); // the control connection of the client ends
         }
         sys.mix(code(Status::Success) ^ u64::from(gen) << 8);
         Ok(Answer::Joined {

@@ -8,7 +8,7 @@ use dlock_core::memory::words::LedgerEntry;
 
 use super::state::Sys;
 
-/// Handles that a client may have in this simulator.
+/// The most handles that a client may have in this simulator.
 pub const HANDLES: usize = 48;
 
 /// The memory of one primary.
@@ -55,7 +55,7 @@ impl Memory {
         }
     }
 
-    /// A word.
+    /// The word at this address.
     pub fn word(&mut self, addr: WordAddr) -> &mut u64 {
         &mut self.words[addr.index() as usize]
     }

@@ -84,7 +84,7 @@ use state::{Client, Doing, Ev, Goal, Life, Sys, Thread};
 /// The result of one schedule.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Events handled.
+    /// How many events the schedule had.
     pub events: u64,
     /// The schedule's time at its end, nanoseconds.
     pub lasted_ns: u64,
@@ -98,7 +98,7 @@ pub struct Run {
     pub violation: Option<String>,
     /// Which actions met which faults.
     pub coverage: Coverage,
-    /// The trace; empty if it was not wanted.
+    /// The trace, a line for each event; empty if the caller did not ask for it.
     pub trace: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ fn build(plan: Plan, rng: Rng, bugs: Bugs, trace: bool) -> Sys {
     sys
 }
 
-/// The clock before its first reading.
+/// The reading of a client that has not read its clock yet.
 const NEVER: Now = Now {
     time: ServerTime(0),
     uncertainty_ns: u64::MAX / 2,
@@ -471,7 +471,7 @@ impl Sys {
                 } else if client.conn == gen && client.renewal.is_shown() {
                     self.connection_lost(c); // the primary has closed both connections
                 } else if client.conn == gen && client.session.is_some() {
-                    self.after(1_000, ev); // noticed after the attach
+                    self.after(1_000, ev); // the client notices that only after it has attached
                 }
             }
             Ev::Restart(c) => self.restart(c.into()),

@@ -64,7 +64,7 @@ pub(crate) struct ObjectThread {
     made: bool,
     /// Whether the client has read the value since its goal was set.
     read: bool,
-    /// Whether a release was not answered, and is to be repeated.
+    /// Whether a release was not answered, so that the client has to repeat it.
     owes: bool,
     /// Whether a get was not answered: the client may have a reference that it does not know of.
     pub unsure: bool,
@@ -307,7 +307,8 @@ impl Sys {
         let (now, fabric) = (self.now, self.clients[c].fabric);
         let t = self.object(c, o);
         let Waits::Chain(op) = t.waits else { return };
-        let got = t.got; // `None` if a new session came before the outcome
+        // `None`: a new session came before the outcome, and the client has no reference any more
+        let got = t.got;
         (t.chain, t.outcome) = (None, None);
         self.object_enters(c, o, Waits::Nothing);
         let mut gone = false;
@@ -316,7 +317,7 @@ impl Sys {
                 self.object(c, o).unflushed = false;
                 match *values.as_slice() {
                     [generation, old] if got.is_none_or(|g| g.grant.generation.0 != generation) => {
-                        gone = true; // the word is no object's now
+                        gone = true; // the slot has another generation, so the object is gone
                         let _ = self.oracle.objects.told(op, old, now, false);
                     }
                     [.., old] => self.object_told(c, o, op, old, fabric != Fabric::Verbs),
@@ -394,7 +395,9 @@ impl Sys {
         let ns = match (self.goal, status) {
             (Goal::Any, _) => self.takes(6_000),
             (_, Status::Success) => 1_000_000,
-            _ => 100_000_000, // another client may have to be fenced first
+            // a refusal: the client tries again later, since another client may have to be fenced
+            // first
+            _ => 100_000_000,
         };
         self.object_after(c, o, ns);
     }

@@ -20,7 +20,7 @@ pub enum Change {
     Faa(u64),
     /// Sets the second value if the present one is the first.
     Cas(u64, u64),
-    /// Reads.
+    /// Reads the value, and changes nothing.
     Read,
 }
 
@@ -110,7 +110,7 @@ impl Objects {
                 why = Path::new(&ops)?.walk(init);
                 if why.is_ok() {
                     if ops.iter().any(|op| op.told.is_some()) {
-                        begins.insert(init); // one creation makes one object
+                        begins.insert(init); // each request to create makes at most one object
                     }
                     break;
                 }
@@ -284,7 +284,7 @@ mod tests {
         history(&[(Faa(5), 0, Some((1, 100))), (Cas(105, 9), 2, Some((3, 105)))]).unwrap();
         // a failed compare-and-swap is a read
         history(&[(Cas(1, 2), 0, Some((1, 100))), (Read, 2, Some((3, 100)))]).unwrap();
-        // concurrent operations in either order
+        // concurrent operations may take effect in either order
         history(&[(Faa(5), 0, Some((9, 103))), (Faa(3), 0, Some((9, 100)))]).unwrap();
         // an operation of unknown outcome was executed, was executed late, or was not
         history(&[(Faa(5), 0, None), (Read, 1, Some((2, 105)))]).unwrap();

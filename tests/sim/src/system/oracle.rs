@@ -7,7 +7,7 @@
 //!                                                     │ the session's horizon, if it has no lease,
 //!                                                     ┘ or none that a primary knows
 //! ```
-//! It knows nothing of words, ledgers or queues: only what clients were told, and when.
+//! The checker knows nothing of words, ledgers or queues: only what clients were told, and when.
 
 use dlock_core::clock::COARSE_NS_MAX;
 use dlock_core::wire::control::Place;

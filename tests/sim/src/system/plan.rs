@@ -25,13 +25,13 @@ pub enum Fabric {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
-    /// A client's process ends between any two verbs; a new client comes later.
+    /// A client's process ends between any two word operations; a new client comes later.
     Crash,
     /// The primary ends; a successor recovers.
     CrashPrimary,
     /// A client's process stands still, perhaps for longer than its leases.
     Pause,
-    /// The primary's process stands still; its memory still answers one-sided verbs.
+    /// The primary's process stands still; clients that reach its memory still operate on it.
     Freeze,
     /// No message of a client arrives at the primary for a while.
     PartitionUp,
@@ -78,8 +78,8 @@ pub enum Fault {
     Rules,
     /// An operator takes something away, or drains (only in the scenario `taken`).
     Operate,
-    /// The note of a shared hold is lost with its channel; or a client is stopped, or ends, before
-    /// it takes the ticket that its ledger announces (only in the scenario `strays`).
+    /// The ledger write of a shared hold is lost with its channel; or a client is stopped, or ends,
+    /// before it takes the ticket that its ledger announces (only in the scenario `strays`).
     Stray,
 }
 
@@ -149,7 +149,7 @@ pub struct Plan {
     pub churn: u32,
     /// Of a thousand messages, those that take milliseconds to seconds.
     pub tail: u32,
-    /// Of a thousand verbs of the primary, those before which other clients run.
+    /// Of a thousand word operations of the primary, those before which other clients run.
     pub interleave: u32,
     /// How long an absent client keeps what it holds.
     pub grace_ns: u64,
@@ -299,8 +299,8 @@ impl Plan {
             lanes: (lane(rng), lane(rng)),
             start_ns: 1_000_000 * NS + rng.below(NS),
         };
-        plan.prepares |= plan.start_ns % 2 == 1; // in half of the plans
-        plan.rw_leases = plan.start_ns % 3 == 1; // in a third
+        plan.prepares |= plan.start_ns % 2 == 1; // `prepares` is set in half of the plans
+        plan.rw_leases = plan.start_ns % 3 == 1; // `rw_leases` is set in a third of the plans
         if plan.renewed > 0 && !plan.listens {
             plan.tail = 0; // the checker assumes bounded answers
         }

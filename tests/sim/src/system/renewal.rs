@@ -138,7 +138,8 @@ impl Sys {
         client.renewal = Renewal::default();
         let Some((asked, session)) = client.session.take() else { return };
         if client.life == Life::Up {
-            self.flush(c); // the old session answers no more
+            // the old session is over: what is under way on it stays without an answer
+            self.flush(c);
         }
         self.joined(c, asked, session);
         if self.clients[c].life == Life::Up {
@@ -185,8 +186,8 @@ impl Sys {
 }
 
 impl World {
-    /// Checks that a prepared session takes the place of the last only while its client awaits
-    /// that.
+    /// Checks that the client of a prepared session, which takes the place of the one before, has
+    /// asked for that, and has not given up the prepared session meanwhile.
     pub(super) fn takes_place(&mut self, prepared: &Session) {
         let client = &self.sys.clients[usize::from(prepared.client)];
         let is_its = client.inc == prepared.inc;

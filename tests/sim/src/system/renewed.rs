@@ -148,10 +148,12 @@ impl Sys {
         let ill = renewed.ill;
         self.hears_of_waiters(c, l, ill < at);
         if self.clients[c].life == Life::Leaving {
-            return self.thread(c, l).renewed = Asked::default(); // it gives all locks up
+            // in this goal the client gives all its locks up, so nothing is renewed
+            return self.thread(c, l).renewed = Asked::default();
         }
         if !is_idle {
-            return self.looks_again(c, l); // an operation is under way
+            // an operation on the lock is under way, so the next look decides
+            return self.looks_again(c, l);
         }
         let (now, listens) = (self.unheard_now(c, l), self.plan.listens);
         let Some(entry) = self.thread(c, l).entry.as_mut() else { return self.looks_again(c, l) };

@@ -39,7 +39,7 @@ impl Rng {
         per_mille > 0 && self.below(1_000) < u64::from(per_mille)
     }
 
-    /// One of these values.
+    /// One of these values, each with the same probability.
     #[inline]
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]

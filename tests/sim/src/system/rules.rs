@@ -269,7 +269,7 @@ impl World {
         }
     }
 
-    /// The state before a request is served.
+    /// A copy of the primary's state before it serves a request, if the plan has rules.
     pub(super) fn before(&mut self, c: usize, lock: Option<usize>) -> Option<Before> {
         let totals = self.primary.as_ref().filter(|_| self.sys.plan.rules)?.locks().totals();
         let print = self.sys.print(totals);

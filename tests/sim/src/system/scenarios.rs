@@ -290,7 +290,7 @@ pub const SCENARIOS: &[Scenario] = &[
         high_lanes: true,
         ..CALM
     },
-    // holds end while their clients are away, and the clients cannot know
+    // scenario: holds end while their clients are away, and the clients cannot know it
     Scenario {
         name: "quiet",
         types: &[Rw],
@@ -302,7 +302,8 @@ pub const SCENARIOS: &[Scenario] = &[
         horizons: &[0],
         ..CALM
     },
-    // holds without a lease end with the session's horizon, which moves on when it has just passed
+    // scenario: holds without a lease end with the session's horizon, and late answers move a
+    // horizon that has just passed
     Scenario {
         name: "horizon",
         types: &[Atomic, Fair],
@@ -315,7 +316,8 @@ pub const SCENARIOS: &[Scenario] = &[
         asynchronous: &[300, 700],
         ..CALM
     },
-    // tickets are given up and taken again, and the ledger repeats what the primary knew before
+    // scenario: tickets are given up and taken again, while clients write ledger entries again on
+    // new channels
     Scenario {
         name: "roaming",
         roams: 700,
@@ -326,7 +328,8 @@ pub const SCENARIOS: &[Scenario] = &[
         overstay: 200,
         ..CALM
     },
-    // clients that hand a fair lock on by themselves, and lose answers and notes half-way
+    // scenario: clients hand a fair lock on by themselves, and lose answers and ledger writes
+    // half-way
     Scenario {
         name: "handover",
         types: &[Fair],
@@ -346,7 +349,7 @@ pub const SCENARIOS: &[Scenario] = &[
         endless: &[0, 100, 900],
         ..CALM
     },
-    // notes that are late for longer than an intent stands
+    // scenario: a ledger write is delayed for longer than the claim lasts that it replaces
     Scenario {
         name: "notes",
         types: &[Fair],
@@ -360,7 +363,7 @@ pub const SCENARIOS: &[Scenario] = &[
         few: true,
         ..CALM
     },
-    // ledgers and clients with ticket numbers that are a lap old
+    // scenario: ledgers and clients have ticket numbers that are a lap old
     Scenario {
         name: "laps",
         types: &[Fair],

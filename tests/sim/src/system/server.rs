@@ -85,7 +85,7 @@ fn rules(sys: &Sys) -> Rules {
         files_max: u64::MAX,
         recovers_by_itself: false, // plans set the horizons
         device_refuses: true,
-        undone_at_once: 0, // the schedule undoes a random part
+        undone_at_once: 0, // the schedule itself decides how much is undone at once
     }
 }
 
@@ -178,7 +178,7 @@ impl World {
     pub fn successor(&mut self) {
         let sys = &mut self.sys;
         sys.dead_offsets.push((sys.epoch, sys.offset));
-        sys.oracle.primary_ended(); // leases told meanwhile are the old primary's
+        sys.oracle.primary_ended(); // leases that clients know were granted by the old primary
 
         // the clock may have been set back, but the epoch grows
         let epoch = roster::epoch::next(0, Some(sys.epoch.into()), None);
@@ -358,7 +358,7 @@ impl World {
             let is_in_time = |arrived: &Arrived| match arrived {
                 Arrived::Control { at, client, inc, conn, .. } => {
                     let is_of = (*client, *inc, *conn) == (s.client, s.inc, s.conn);
-                    is_of && until.is_some_and(|until| *at < until) // later ones may be ignored
+                    is_of && until.is_some_and(|until| *at < until) // later requests may be ignored
                 }
                 _ => false,
             };
@@ -430,7 +430,7 @@ impl World {
             }
             Unit::Request { seq, request } => {
                 sys.log(|| format!("primary: {} {seq} {request:?}", id.get()));
-                let seq = Seq(u64::from(gen) << 32 | seq.0); // no two channels share a number
+                let seq = Seq(u64::from(gen) << 32 | seq.0); // channels share no request number
                 let before = self.before(c, Some(0));
                 self.handle(Event::Command { client: id, seq, request });
                 let mut answers =
@@ -574,7 +574,7 @@ impl Sys {
     }
 }
 
-/// Executes a chain on the primary's processor; other clients' verbs come between its verbs.
+/// Executes a chain on the primary's processor; other clients' word operations come in between.
 pub(super) fn execute(sys: &mut Sys, id: ClientId, chain: &Chain) -> Values {
     let mut values = Values::new();
     for word_op in chain.ops() {

@@ -50,10 +50,11 @@ impl World {
             let queued = client.up.len() + client.down.len();
             let asked = client.control_up.len() + client.control_down.len();
             (client.up_last, client.down_last) = (sys.now, sys.now);
-            client.up_events = 0; // scheduled events may come too late
+            // arrivals are scheduled again below, because those scheduled before may come too late
+            client.up_events = 0;
             (client.control_up_last, client.control_down_last) = (sys.now, sys.now);
             for i in 0..(queued * dlock_core::memory::word_op::CHAIN_OPS_MAX) as u64 {
-                sys.up_at(c, sys.now + i); // late messages arrive now
+                sys.up_at(c, sys.now + i); // messages that a fault has delayed arrive now
                 sys.after(i, Ev::Down(c as u8));
             }
             for i in 0..asked as u64 {
@@ -208,7 +209,8 @@ impl World {
     /// Whether clients cannot resolve what is in doubt now: there is no primary that serves all of
     /// them, or one of them has not released everything.
     fn is_busy(&self) -> bool {
-        let is_put_off = self.sys.now < self.sys.put_off_until; // the primary has heard nothing
+        // the primary is frozen, and has not heard the client's request
+        let is_put_off = self.sys.now < self.sys.put_off_until;
         let is_away = self.primary.is_none() || self.recovers();
         is_put_off || is_away || !self.is_complete() || self.missing(Goal::Drain).is_some()
     }
@@ -223,7 +225,7 @@ impl World {
         let (mut since, until) = (self.sys.now, self.sys.now + DRAIN_NS_MAX);
         while self.sys.violation.is_none() && self.sys.now - since < ARRIVES_NS_MAX {
             if self.sys.peek().is_none_or(|at| at > until) {
-                return; // clients keep coming and going
+                return; // clients keep coming and going, so there is no quiet moment to check
             }
             let was_busy = self.is_busy();
             self.operator();
@@ -244,7 +246,8 @@ impl World {
                 let Some(id) = self.sys.clients[c].id else { continue };
                 let until = match self.sys.plan.locks[l] {
                     LockType::Fair => primary.locks().arbiter().turn_until(&mut self.sys, slot, id),
-                    LockType::Rw => (word != 0).then_some(Deadline::NEVER), // it may be a reader
+                    // the client may be one of the readers, which the word does not name
+                    LockType::Rw => (word != 0).then_some(Deadline::NEVER),
                     LockType::Atomic => {
                         let word = AtomicWord::from_bits(word);
                         (word.client() == id.get()).then_some(word.timeout())
@@ -258,7 +261,7 @@ impl World {
         }
     }
 
-    /// A thread that has not reached the goal.
+    /// The client and the number of a thread that has not reached this goal.
     fn missing(&self, goal: Goal) -> Option<(usize, usize)> {
         self.sys.clients.iter().enumerate().find_map(|(c, client)| {
             let known =

@@ -98,7 +98,7 @@ pub(crate) struct Watch {
     /// Whether the fencing command reported success although the primary runs; the next probe is
     /// answered at once.
     is_lied_to: bool,
-    /// Since when no primary serves; an operator is to say so some time after.
+    /// Since when no primary serves. Some time later an operator promotes the standby.
     dead_since: Option<u64>,
 }
 
@@ -273,7 +273,8 @@ impl World {
             self.promotes_one(w);
         }
         if !self.sys.alive && !self.watches.is_empty() {
-            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator); // in case no standby took over
+            // the operator looks again, in case no standby has taken over
+            self.sys.at(self.sys.now + OPERATOR_NS, Ev::Operator);
         }
     }
 

@@ -160,11 +160,13 @@ pub(crate) enum Doing {
     Idle,
     /// The next effect of its operation is to be executed.
     Effect,
-    /// The first effect of a call; then the ledger write that follows it, and the call's end.
+    /// The first effect of a call is under way. `Writes` follows: the ledger write after it, and
+    /// the result of the call.
     First,
     Writes(LedgerEntry, OpResult),
     Chain,
-    /// Between two tries; with the session in which the pause began.
+    /// The thread pauses between two tries; the number is that of the session in which the pause
+    /// began.
     Pause(u32),
     Reply {
         is_wait: bool,
@@ -293,7 +295,7 @@ pub(crate) struct Client {
     pub fabric: Fabric,
     /// The fabric of the session that the client requests.
     pub next_fabric: Fabric,
-    /// Whether the note of a shared hold was lost (fault `Stray`).
+    /// Whether the ledger write of a shared hold was lost (fault `Stray`).
     pub strayed: bool,
     pub id: Option<ClientId>,
     pub secret: Secret,
@@ -348,7 +350,7 @@ pub(crate) struct Client {
     /// A session whose command channel is not attached yet, and when it was requested.
     pub session: Option<(u64, super::control::Answer)>,
     pub threads: Vec<Thread>,
-    /// The batch under way.
+    /// The client's batch that is under way.
     pub batch: Option<super::batch::BatchRun>,
     /// Outcomes that are delivered when the last chain of the doorbell was executed.
     pub completions: Vec<Frame>,

@@ -425,7 +425,8 @@ impl Sys {
             self.thread(c, l).chain = Some((chain, Values::new()));
             self.word_op_after(c, l);
         } else if self.client_now(c).local_ns >= until_ns {
-            self.thread(c, l).outcome = Some(Outcome::Unknown); // no time is left to execute it
+            // the deadline of the operation is over, so its chain is not executed
+            self.thread(c, l).outcome = Some(Outcome::Unknown);
             self.known_at_once(c, l, 20);
         } else {
             let (lock, values) = (l as u8, Values::new());
@@ -488,7 +489,8 @@ impl Sys {
                 }
             }
             Frame::Reply { seq, reply } => {
-                let gen = self.clients[c].gen; // only numbers of this session count
+                // the number of a ledger write of an earlier session does not count
+                let gen = self.clients[c].gen;
                 let threads = &mut self.clients[c].threads;
                 if let Some(t) = threads.iter_mut().find(|t| t.ping == Some((seq, gen))) {
                     t.pinged = true;
@@ -544,7 +546,9 @@ impl Sys {
                         (false, 0) => self.step_soon(c, l),
                     }
                 }
-                Doing::Control => self.forget_lock(c, l), // in any case the program gets it again
+                // the client has asked for the lock's handle, and the answer is lost: the program
+                // asks again
+                Doing::Control => self.forget_lock(c, l),
                 _ => {}
             }
         }

@@ -9,8 +9,8 @@
 //!               each reader that relies on the lock now
 //! ```
 //! A hold keeps its token, or gets a later one from a successor that its client was not sure to
-//! have told of it. The checker knows nothing of fences, laps and floors: only what clients got
-//! while they relied on their holds.
+//! have told of it. The checker knows nothing of the `fence` word, laps and lower bounds: only what
+//! clients got while they relied on their holds.
 
 use dlock_core::token::Token;
 use dlock_core::wire::message::Mode;
@@ -65,7 +65,7 @@ impl Tokens {
             Some(before) if before.token > told.token => {
                 return Err(format!("{what}, and was told before: {before:?}"));
             }
-            // it is the same hold: after a release that was not carried out, too
+            // the hold is the same one, also after a release that was not carried out
             _ if !begins => return Ok(()),
             _ => {}
         }

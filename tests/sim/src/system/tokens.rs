@@ -23,7 +23,7 @@ impl Sys {
         let (who, now) = (self.who(c), self.now);
         let Some(entry) = self.clients[c].threads[l].entry.as_ref() else { return Ok(()) };
         if !self.oracle.relies(l, who, now) {
-            return Ok(()); // the lease is over, as the program is told
+            return Ok(()); // the program learns that its lease is over, so the token does not count
         }
         match entry.token() {
             Some(token) => self.oracle.token(l, Told { who, mode, token }, now, begins),

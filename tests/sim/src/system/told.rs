@@ -84,7 +84,8 @@ impl Sys {
         let is_unheard = t.operation.as_ref().is_some_and(Operation::is_unheard) && !is_renewal;
         if is_unheard && t.entry.as_ref().is_some_and(|entry| entry.state().is_held()) {
             if result.status == Status::Success {
-                self.oracle.confirmed(l, who); // confirms what the client was told
+                // an answer of the successor confirms the hold that the client knows
+                self.oracle.confirmed(l, who);
                 let now = self.thread_now(c, l);
                 let entry = self.clients[c].threads[l].entry.as_ref();
                 if entry.is_some_and(|entry| lease::runs(entry, now)) {
@@ -112,7 +113,7 @@ impl Sys {
             return self.oracle.untold(l, who);
         }
         if !lease.is_none() {
-            self.oracle.asked_anew(l, who); // even if the answer is lost
+            self.oracle.asked_anew(l, who); // this counts even if the answer is lost
         }
         let is_query = lease.is_none() && !keeps(op);
         if !granted || is_query {
@@ -142,7 +143,8 @@ impl Sys {
             self.fail(why);
         }
         if !goes_on {
-            self.renewal_unwanted(c, l); // the renewal of an earlier hold
+            // the program had asked to renew an earlier hold, not this one
+            self.renewal_unwanted(c, l);
             self.may_renew(c, l, op);
         }
     }
@@ -203,7 +205,8 @@ impl Sys {
     ) -> Result<(), String> {
         let (now, t) = (self.thread_now(c, l), &self.clients[c].threads[l]);
         let has_lease = time_out.is_some_and(|time_out| time_out < Deadline::NEVER);
-        // decided in a session without a horizon, which was replaced while the share was noted
+        // the result was decided in a session without a horizon, and that session was replaced
+        // during the ledger write of the share
         let is_noted = matches!(t.doing, Doing::Writes(..)) && t.last_now.horizon_ns == u64::MAX;
         match !has_lease && !is_noted && now.local_ns >= t.horizon_ns {
             true => Err(format!(

@@ -57,7 +57,8 @@ impl Turns {
     /// goes on.
     fn first(&mut self, inbox: &VecDeque<Arrived>, now: u64) -> (BTreeMap<u8, usize>, u64) {
         let (mut control, mut frames) = (BTreeMap::new(), BTreeMap::new());
-        let mut last = None; // a flood mostly has one client
+        // the messages of a flood mostly are of one client, so the last lookup is remembered
+        let mut last = None;
         for (i, arrived) in inbox.iter().enumerate() {
             let next @ (who, is_frame) = whose(arrived);
             if last.replace(next) != Some(next) {
@@ -73,7 +74,7 @@ impl Turns {
             }
             None => true,
         });
-        frames.extend(control); // control messages go first
+        frames.extend(control); // control messages of a client are served before its frames
         (frames, rests_until)
     }
 
@@ -139,7 +140,8 @@ impl World {
         }
         while let Some(turn) = turns.shares.next_turn() {
             let Some(&i) = first.get(&turn.who) else {
-                turns.shares.done(turn.who, 0, false); // the client rests, or is gone
+                // the client's channel rests, or the client is gone, so its turn ends
+                turns.shares.done(turn.who, 0, false);
                 turns.waits.remove(&turn.who);
                 continue;
             };

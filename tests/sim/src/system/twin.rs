@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A second primary that gets the same events at the same times, and reads the same values: its
-//! effects, its accesses to the memory and its whole state are compared after each event. A
-//! replicated primary relies on that.
+//! effects, its accesses to the memory and its whole state are compared after each event. A primary
+//! that is replicated by its events would rely on that.
 
 use std::cell::RefCell;
 use std::collections::hash_map::DefaultHasher;
