@@ -23,7 +23,7 @@ use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, W
 use super::{LedgerEntry, ROUNDS_MAX};
 use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::{ClientId, Slot};
-use crate::limits::CLIENTS_MAX;
+use crate::limits::{CLIENTS_MAX, FAIR_GRACE};
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::memory::words::{FairView, TakenWord, Ticket, TurnWord, STAMP_MAX};
@@ -320,13 +320,33 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId)
     advance(ctx, state);
 }
 
-/// The client's wait was dropped. Its ticket stays for a grace, in which the client may ask again.
-/// The graces of clients whose channels ended together end together.
+/// The client's wait was dropped, because its channel has ended. Its ticket stays for a grace, in
+/// which the client may ask again. The graces of clients whose channels ended together end
+/// together.
 pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     state.fair.waits_no_more(client);
     state.fair.begins_grace(client, ctx.now);
     state.fair.held_back.remove(&client);
+    if !planted::is(Bug::PlaceOutlasts) {
+        cut_claim(ctx, state, client);
+    }
     advance(ctx, state);
+}
+
+/// The claim of a turn that has not come ends with the grace, if this primary executes the client's
+/// looks: the client can see its turn on another channel only, for which it asks anew. The claim of
+/// any other client counts, because it may have seen its turn since.
+fn cut_claim(ctx: &mut Ctx<'_>, state: &LockState, client: ClientId) {
+    let turn = state::turn(ctx);
+    if !ctx.is_proxied(client) || !state.fair.is_before_its_turn(client, turn) {
+        return;
+    }
+    let known = ctx.lock.refs.iter().find(|(who, _)| *who == client);
+    let Some(&(_, handle)) = known else { return };
+    let (entry, until) = (ctx.ledger(client, handle), ctx.now.deadline(FAIR_GRACE));
+    if entry.claims().is_some() && entry.deadline() > until {
+        ctx.mem.set_ledger(client, handle, entry.with_deadline(until));
+    }
 }
 
 /// Looks because of the timer: no message has reported a change.
