@@ -310,7 +310,7 @@ impl Instance {
     pub(crate) fn token_of_guard(&self, lock: LockId, hold: u64) -> Option<Token> {
         let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
         let held = guard.as_ref()?;
-        held.entry.token().filter(|_| !held.entry.is_known_over(held.clock_of_deadline()))
+        held.entry.token_now(held.clock_of_deadline())
     }
 
     /// The end of this hold's lease, as this client knows it now; `None`: the hold is over, or
@@ -321,10 +321,11 @@ impl Instance {
     }
 
     /// The fencing token of this client's hold of the lock, as far as the client knows it; `None`:
-    /// the client does not hold the lock, or has got it without tokens.
+    /// the hold is over, or has no token.
     pub fn token(&self, lock: LockId) -> Option<Token> {
         let (_lock_slot, guard, _) = self.idle(lock).ok()?;
-        guard.as_ref().filter(|held| held.entry.refs() > 0)?.entry.token()
+        let held = guard.as_ref().filter(|held| held.entry.refs() > 0)?;
+        held.entry.token_now(held.clock_of_deadline())
     }
 
     /// Ends the hold of a guard. If the primary cannot be asked, the hold ends all the same,
