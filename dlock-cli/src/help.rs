@@ -42,8 +42,11 @@ A failover forgets a removal that is not over: say it again.";
 
 pub const DRAIN_HELP: &str = "\
 Acquires and waits end with NOT_READY, releases and extends go on. Clients that
-use shared memory or RDMA come back over the network meanwhile. dlockd stops
-when no lock is held; dlock status says which one is. A stop ends the drain.";
+use shared memory or RDMA come back over the network meanwhile, if they find
+their primary by themselves; those that do not may still take locks, and are
+waited for until they leave. dlockd stops when no lock is held; dlock status
+says which one is, and how many clients there are of this kind. A stop ends the
+drain.";
 
 pub const PROMOTE_HELP: &str = "\
 Be sure that the old primary has ended, or that no client can reach it: two

@@ -353,6 +353,8 @@ pub struct Attach {
     pub fabric: FabricKind,
     /// The client's queue pairs; present if and only if `fabric` needs a device.
     pub verbs: Option<VerbsAttach>,
+    /// Whether the client comes back by itself if the primary closes the channel.
+    pub returns: bool,
 }
 
 /// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the

@@ -258,10 +258,16 @@ fn in_a_drain_no_lock_is_taken_and_what_is_held_is_given_back() {
 fn a_client_that_reaches_the_memory_is_to_come_back_over_another_fabric() {
     let mut site = Site::new();
     let (peer, plain) = (site.join(Verbs, HORIZON_S), site.join(Verbs, 0));
+    site.stays = true;
+    let waits_for_its_program = site.join(Verbs, HORIZON_S);
+    site.stays = false;
     site.take_lease(peer, 100);
     drain(&mut site, true);
     assert_eq!(site.state(peer), Some(State::Fenced(Exit::Drained)));
     assert_eq!(site.state(plain), Some(State::Present), "it would lose what has no lease");
+    let state = site.state(waits_for_its_program);
+    assert_eq!(state, Some(State::Present), "it would lose everything");
+    take(&mut site, Whose::Client(waits_for_its_program.id), 0, true);
     let back = site.ask_back(peer).unwrap();
     assert_eq!(site.attach(back), Status::NotReady);
     assert_eq!(site.attach(Peer { fabric: Tcp, ..back }), Status::Success);

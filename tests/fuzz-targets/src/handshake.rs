@@ -121,7 +121,7 @@ impl World {
             true => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
             false => (FabricKind::Shm, Joining::by(FabricKind::Shm, Some(7), true)),
         };
-        let attach = Attach { client, secret, fabric, verbs: None };
+        let attach = Attach { client, secret, fabric, verbs: None, returns: true };
         let is_known = self.sessions.contains(&(client, secret));
         match self.handle(Event::Attach { attach, joining }) {
             Some(Effect::Attached { channel: Ok(_), .. }) => {
