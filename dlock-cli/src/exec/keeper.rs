@@ -44,6 +44,9 @@ const AGAIN_EVERY: Duration = Duration::from_secs(1);
 /// A recovery that has refused the hold waits this much longer than the stop of COMMAND may take.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
+/// Why the lock is lost if a successor has refused the claim of it.
+const REFUSED: &str = "the primary's successor has refused it";
+
 /// The events of the main thread.
 pub enum Event {
     /// COMMAND is dead, and the lock can be released.
@@ -289,18 +292,29 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
     Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }
 
-/// Stops COMMAND as at the end of a lease, because a recovering successor has refused the lock, or
-/// the session's horizon has passed. After that the recovery goes on, and the lock is free. Returns
-/// whether COMMAND has ended.
-fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) -> bool {
-    log::info!("the primary's successor has refused the lock");
+/// Why the lock is lost, if a primary has said that an operator has taken it away.
+fn taken_away(client: &Client) -> Option<String> {
+    let by = client.instance().removal()?.by;
+    Some(format!("an operator has taken it away, {by}"))
+}
+
+/// Stops COMMAND as at the end of a lease, because a recovering successor has refused the lock, the
+/// session's horizon has passed, or an operator has removed this client. After that the recovery
+/// goes on, and the lock is free. Returns whether COMMAND has ended.
+fn give_up(
+    why: &str,
+    exec: &Exec,
+    end_ns: u64,
+    (events, watch): (&Receiver<Event>, &Watch),
+) -> bool {
+    log::info!("the lock is given up: {why}");
     if !exec.on_lost.stops() {
         return false;
     }
     let stop_time = times::stop_time(lease(exec));
     let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
     watch.until(end_ns);
-    tell(GIVEN_UP, end_ns);
+    tell(GIVEN_UP, format_args!("{end_ns} {why}"));
     ends_within(stop_time + LATE_MAX, events) // COMMAND may not be killable
 }
 
@@ -335,10 +349,13 @@ fn keep(
         match events.recv_timeout(pause) {
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Refused(goes_on)) if held.is_known_lost() => {
-                let has_ended = give_up(exec, end_ns, &events, watch);
+                // what was taken away at once may be another client's already
+                let is_over = client.instance().removal().is_some_and(|removal| removal.now);
+                let why = taken_away(client).unwrap_or_else(|| REFUSED.to_string());
+                let has_ended = !is_over && give_up(&why, exec, end_ns, (&events, watch));
                 drop(goes_on);
                 if !has_ended {
-                    lost(Error::Lost, exec, &events, watch);
+                    lost(&why, exec, &events, watch);
                 }
                 break;
             }
@@ -359,7 +376,8 @@ fn keep(
                 pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {
-                lost(error, exec, &events, watch);
+                let why = taken_away(client).unwrap_or_else(|| error.to_string());
+                lost(&why, exec, &events, watch);
                 break;
             }
         }
@@ -371,9 +389,9 @@ fn keep(
 }
 
 /// Has the supervisor stop COMMAND at once, and waits for its end.
-fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
+fn lost(why: &str, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     watch.lost();
-    tell(LOST, error);
+    tell(LOST, why);
     // the recovery of a successor does not wait for a COMMAND that cannot be killed, or runs on
     let wait = match exec.on_lost.stops() {
         true => times::stop_time(lease(exec)) + LATE_MAX,

@@ -103,6 +103,7 @@ impl Instance {
             has_told: AtomicBool::new(false),
             has_refused: AtomicBool::new(false),
             is_taken_away: AtomicBool::new(false),
+            removal: Mutex::default(),
             said: LoggedOnce::default(),
             watch: None,
         };
@@ -229,7 +230,10 @@ impl Instance {
         let to = To { peer, patience, level, said: &self.said };
         let joined = join(&self.config, to, request, Some(link.client), self.wrap.as_ref());
         joined.inspect_err(|unreached| {
-            self.is_taken_away.fetch_or(unreached.is_taken_away, Ordering::Relaxed);
+            if let Some(removal) = &unreached.removal {
+                *self.removal.lock() = Some(removal.clone());
+                self.is_taken_away.store(true, Ordering::Relaxed);
+            }
         })
     }
 

@@ -65,6 +65,7 @@ use crate::driver::failover::Watch;
 use crate::driver::heartbeat::{Pulse, SharedControl};
 use crate::events::Feeds;
 use crate::execute::DATA_WAIT_NS;
+use crate::host::Removal;
 use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
@@ -141,6 +142,8 @@ pub struct Instance {
     has_refused: AtomicBool,
     /// A primary has said that an operator removed this client.
     is_taken_away: AtomicBool,
+    /// The last such answer.
+    removal: Mutex<Option<Removal>>,
     /// Reasons, already logged, why this client has not come back to a primary.
     said: LoggedOnce,
     /// Set for a client that finds the successor of its primary by itself.
@@ -171,6 +174,11 @@ impl Instance {
     /// The name of the executor in use, such as `verbs`, `shm` or `tcp`.
     pub fn fabric(&self) -> &'static str {
         self.link.load().exec.name()
+    }
+
+    /// How an operator has removed this client, if a primary has said so when the client came back.
+    pub fn removal(&self) -> Option<Removal> {
+        self.removal.lock().clone()
     }
 
     /// The verbs, messages and doorbells of this session so far; `None` if it does not run over

@@ -111,8 +111,10 @@ impl Primary {
     pub fn refusal(&self, request: &ControlRequest, status: Status) -> ControlReply {
         match request {
             ControlRequest::Reinit { client, .. } if status == Status::ClientRemoved => {
-                let by = self.members.remover(*client).map(str::to_string);
-                by.map_or(ControlReply::Error(status), |by| ControlReply::Removed { by })
+                let remover = self.members.remover(*client);
+                let removed =
+                    |(by, now): (&str, bool)| ControlReply::Removed { by: by.into(), now };
+                remover.map_or(ControlReply::Error(status), removed)
             }
             _ => ControlReply::Error(status),
         }

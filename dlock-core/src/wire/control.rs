@@ -339,6 +339,8 @@ pub enum ControlReply {
     Removed {
         /// The operator's name, at most 255 bytes.
         by: String,
+        /// Whether the client's leases ended at once.
+        now: bool,
     },
 }
 

@@ -49,7 +49,7 @@ fn a_removed_client_keeps_its_lease_and_does_not_come_back() {
         let refused = site.ask_back(peer).map(drop);
         assert_eq!(refused, Err(Status::ClientRemoved));
         let answer = site.primary.refusal(&reinit(peer, 9), Status::ClientRemoved);
-        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into() });
+        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: false });
         site.until(at_s(u64::from(HORIZON_S) - 1));
         let rw = site.get(other, "rw", LockType::Rw);
         assert_eq!(RwWord::from_bits(site.word(&rw)).client(), peer.id.get());
@@ -62,7 +62,11 @@ fn a_removed_client_keeps_its_lease_and_does_not_come_back() {
         assert_eq!(site.state(peer), None);
         assert_eq!(word(&mut site, other, "leased").client(), 0);
         let answer = site.primary.refusal(&reinit(peer, 9), Status::ClientRemoved);
-        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into() }, "it is remembered");
+        assert_eq!(
+            answer,
+            ControlReply::Removed { by: "uid 0".into(), now: false },
+            "it is remembered"
+        );
     }
 }
 
@@ -74,6 +78,8 @@ fn at_once_a_lease_ends_with_its_client() {
     take(&mut site, Whose::Client(peer.id), 0, true);
     assert_eq!((site.state(peer), site.exits(peer)), (None, vec![Exit::OperatorNow]));
     assert_eq!(word(&mut site, other, "leased").client(), 0);
+    let answer = site.primary.refusal(&reinit(peer, 9), Status::ClientRemoved);
+    assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: true });
 }
 
 /// The memory of a stopped process is mapped: the operator is told why the lock stays held.

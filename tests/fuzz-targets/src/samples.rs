@@ -149,7 +149,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         C::Created(object),
         C::Object(ObjectGrant { object, handle: HANDLE, slot, generation: Generation(3) }),
         C::Operated(3),
-        C::Removed { by: "uid 0".to_string() },
+        C::Removed { by: "uid 0".to_string(), now: false },
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::ControlReply(SEQ, r)).collect();
     let (status, slots) = (Status::Success, 100);

@@ -77,7 +77,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
             generation: Generation(g.next()),
         }),
         8 => R::Operated(g.u32()),
-        _ => R::Removed { by: "an operator".repeat(g.below(20)) },
+        _ => R::Removed { by: "an operator".repeat(g.below(20)), now: g.below(2) > 0 },
     }
 }
 
