@@ -37,7 +37,8 @@ without a lease goes to others when the client's session horizon is over, and
 one with a lease when that ends. With --now everything goes at once: be sure
 that the client does not write any more to what its locks protect, or that
 tokens refuse it. Its next call fails, and its log names who has asked; the
-primary's log does, too.
+primary's log does, too. A client that a recovery waits for may not come back
+then; with --now it is given up, as by dlock recover --now.
 A failover forgets a removal that is not over: say it again.";
 
 pub const DRAIN_HELP: &str = "\

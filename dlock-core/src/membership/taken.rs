@@ -77,10 +77,7 @@ impl Membership {
         if !has || !self.members.contains_key(&client) {
             return;
         }
-        if self.removers.len() >= REMEMBERED_MAX {
-            self.removers.pop_first();
-        }
-        self.removers.insert(client, (Arc::clone(&asked.by), asked.now));
+        self.removed_by(client, asked);
         if asked.now {
             return self.end(client, Ending::All(Exit::OperatorNow));
         }
@@ -89,6 +86,14 @@ impl Membership {
         }
         self.with(client, |member| member.is_barred = true);
         self.cut_off(client, Exit::Operator);
+    }
+
+    /// Records who has removed a client.
+    pub(crate) fn removed_by(&mut self, client: ClientId, asked: &Asked) {
+        if self.removers.len() >= REMEMBERED_MAX {
+            self.removers.pop_first();
+        }
+        self.removers.insert(client, (Arc::clone(&asked.by), asked.now));
     }
 
     /// The name of the operator who has removed this client, and whether its leases ended at once.

@@ -75,6 +75,14 @@ impl Primary {
         whose: &Whose,
         asked: Asked,
     ) -> Vec<ClientId> {
+        // nobody can ask a client that has not come to this recovery yet
+        if let (Whose::Client(client), true) = (whose, asked.until <= now) {
+            let is_member = self.members.state(*client).is_some();
+            if !is_member && self.locks.removes_missing(*client, asked.now) {
+                self.members.removed_by(*client, &asked);
+                return vec![*client];
+            }
+        }
         let members = &self.members;
         let (lock, clients) = match whose {
             Whose::Client(client) => (None, vec![*client]),
