@@ -33,7 +33,9 @@ fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
 /// The next event, which is about this hold.
 fn next(events: &Events, of: (&Lock, u64)) -> HoldEvent {
     match events.wait_for(SOON) {
-        Some(Event::Hold { lock, generation, what }) if (lock, generation) == (of.0.id(), of.1) => {
+        Some(Event::Hold { lock, generation, what, .. })
+            if (lock, generation) == (of.0.id(), of.1) =>
+        {
             what
         }
         other => panic!("{other:?} is not about {of:?}"),
@@ -119,6 +121,32 @@ fn a_holder_that_listens_hears_that_others_wait_and_one_that_does_not_is_sent_no
                 });
                 assert_eq!(events.try_next(), None, "{name}");
                 drop(all);
+            }
+        }
+    }
+}
+
+/// A resource may refuse the token of a hold from then on that was lost.
+#[test]
+fn a_grant_and_a_loss_tell_the_token_of_the_hold() {
+    for fabric in fabrics() {
+        for (lock_type, mode) in KINDS {
+            let site = Site::new(&format!("token-{}", fabric.name()));
+            let at = site.address();
+            let config = Config::new().port(at.port()).fabric(fabric);
+            let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+            let lock = mine.lock_with_tokens("lock", lock_type).unwrap();
+            let events = lock.events(100);
+            let guard = lock.acquire(mode).lease(LEASE).guard().unwrap();
+            let token = guard.token();
+            assert!(token.is_some());
+            for expected in [Granted, Lost(Loss::Expired)] {
+                match events.wait_for(SOON) {
+                    Some(Event::Hold { what, token: told, .. }) => {
+                        assert_eq!((what, told), (expected, token), "{lock_type:?}");
+                    }
+                    other => panic!("{other:?}"),
+                }
             }
         }
     }

@@ -255,7 +255,9 @@ static void ends(int port, uint32_t type)
     EQ(event.status, DLOCK_E_CANCELLED);
     CHECK(event.user_data == &there && event.kind == DLOCK_EVENT_ACQUIRED);
     CHECK(event.lock.id == b.id && event.hold.id == 0 && event.token == 0);
-    IS(dlock_acquire_start(queue, b, NULL, AMPLE, firing.cancel, NULL), DLOCK_E_CANCELLED);
+    OK(dlock_acquire_start(queue, b, NULL, AMPLE, firing.cancel, &there)); /* it was fired before */
+    OK(dlock_queue_next(queue, AMPLE, NONE, &event));
+    CHECK(event.status == DLOCK_E_CANCELLED && event.user_data == &there && event.hold.id == 0);
     fired(&firing);
     OK(dlock_acquire_start(queue, b, NULL, DLOCK_MS(50), NONE, NULL));
     OK(dlock_queue_next(queue, AMPLE, NONE, &event));
@@ -465,8 +467,9 @@ static void many(int port)
 {
     static dlock_item items[MANY];
     dlock_client one = open_client(port), two = open_client(port);
-    dlock_lock last;
+    dlock_lock last, seventh;
     dlock_hold hold;
+    dlock_cancel cancel;
     for (int i = 0; i < MANY; ++i) {
         char name[16];
         snprintf(name, sizeof(name), "many %d", i);
@@ -492,8 +495,22 @@ static void many(int port)
     OK(dlock_release_many(items, MANY, AMPLE, NONE));
     OK(dlock_release(hold, AMPLE, NONE));
     items[5].flags = 8;
+    seventh = items[7].lock;
+    items[7].lock.id = 77;
     IS(dlock_acquire_many(items, MANY, AMPLE, NONE), DLOCK_E_INVALID);
+    for (int i = 0; i < MANY; ++i) {
+        EQ(items[i].status, i == 5 ? DLOCK_E_INVALID : i == 7 ? DLOCK_E_HANDLE : DLOCK_E_CANCELLED);
+        CHECK(items[i].hold.id == 0 && items[i].token == 0);
+    }
     items[5].flags = 0;
+    items[7].lock = seventh;
+    OK(dlock_cancel_new(&cancel));
+    OK(dlock_cancel_fire(cancel));
+    IS(dlock_acquire_many(items, MANY, AMPLE, cancel), DLOCK_E_CANCELLED);
+    OK(dlock_cancel_close(cancel));
+    items[0].status = DLOCK_OK;
+    IS(dlock_acquire_many(items, MANY, AMPLE, cancel), DLOCK_E_HANDLE);
+    CHECK(items[0].status == DLOCK_E_HANDLE && items[MANY - 1].status == DLOCK_E_HANDLE);
     items[6].size = 8;
     IS(dlock_acquire_many(items, MANY, AMPLE, NONE), DLOCK_E_SIZE);
     IS(dlock_acquire_many(NULL, 1, AMPLE, NONE), DLOCK_E_INVALID);
