@@ -327,3 +327,57 @@ fn a_client_that_was_stopped_for_longer_than_its_lease_is_told_before_its_next_s
         assert!(child.wait().unwrap().success());
     }
 }
+
+/// Also one whose wait began in an earlier session.
+#[test]
+fn who_waits_when_its_client_leaves_is_told_so() {
+    for fabric in fabrics() {
+        for (lock_type, is_new) in [LockType::Atomic, LockType::Fair]
+            .into_iter()
+            .flat_map(|kind| [(kind, false), (kind, true)])
+        {
+            let mut site = Site::new(&format!("leaves-{}", fabric.name()));
+            let at = site.address();
+            let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+            let config = config.silence(Duration::from_millis(200));
+            let [mine, its] =
+                [0, 1].map(|_| Client::with_config(&config, &at.ip().to_string()).unwrap());
+            let [held, waited] = [&mine, &its].map(|client| lock(client, "lock", lock_type));
+            let _guard = held.acquire(X).lease(10 * SOON).guard().unwrap();
+            let other = lock(&its, "other", lock_type);
+            let _second = lock(&mine, "other", lock_type).acquire(X).lease(10 * SOON).owned();
+            let blocks = thread::spawn(move || waited.acquire(X).wait(10 * SOON).owned().map(drop));
+            let future = thread::spawn(move || {
+                pollster(async move { other.acquire(X).wait(10 * SOON).await.map(drop) })
+            });
+            thread::sleep(Duration::from_millis(300));
+            if is_new {
+                site.stop();
+                site.start();
+                thread::sleep(Duration::from_millis(1_000));
+            }
+            its.leave().unwrap();
+            for result in [blocks.join().unwrap(), future.join().unwrap()] {
+                assert_eq!(result, Err(Error::Left), "{} {lock_type:?} {is_new}", fabric.name());
+            }
+        }
+    }
+}
+
+fn pollster<T>(future: impl std::future::Future<Output = T>) -> T {
+    struct Thread(thread::Thread);
+    impl std::task::Wake for Thread {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Thread(thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
+        }
+        thread::park();
+    }
+}

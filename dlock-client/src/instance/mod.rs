@@ -302,7 +302,7 @@ impl Instance {
     #[cold]
     fn not_got(&self) -> Status {
         self.stats.add(Counter::LockNotGet);
-        Status::LockNotGet
+        self.left_or(Status::LockNotGet) // the end of the client may have taken the lock
     }
 
     /// Keeps the session as it is while the guard lives: a reinit waits until the guard is dropped.
