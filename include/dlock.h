@@ -200,8 +200,8 @@ typedef struct dlock_client_info {
     uint32_t reserved;
 } dlock_client_info;
 
-/* Connects a client to the primary at host, an address in digits or a name. Within the time it
- * waits for a primary that recovers.
+/* Connects a client to the primary at host: an address in digits or a name, also with a port, as in
+ * "A:PORT" and "[A6]:PORT". Within the time it waits for a primary that recovers.
  *   DLOCK_E_NOT_READY, DLOCK_E_RECOVERING, DLOCK_E_NO_RESOURCE, DLOCK_E_PROTOCOL,
  *   DLOCK_E_DISCONNECTED, DLOCK_E_DENIED, DLOCK_E_FAILED, DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED,
  *   DLOCK_E_TOO_MANY */

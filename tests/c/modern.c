@@ -384,7 +384,7 @@ static void sizes(int port)
 /* Arguments that are wrong, and handles that are none. */
 static void misuse(int port)
 {
-    dlock_client client = open_client(port), none = {0}, kind, never;
+    dlock_client client = open_client(port), none = {0}, kind, never, with_port;
     dlock_lock lock = open_lock(client, "misuse", DLOCK_TYPE_FAIR), no_lock;
     dlock_hold hold = must_hold(lock, NULL);
     dlock_acquire_options acquire = wanted(2, 0, 0);
@@ -394,7 +394,7 @@ static void misuse(int port)
     dlock_queue queue = {0};
     dlock_cancel cancel = {7};
     dlock_event event;
-    char name[513] = "n";
+    char name[513] = "n", place[32];
     int fd;
 
     kind.id = lock.id;
@@ -436,6 +436,15 @@ static void misuse(int port)
     DLOCK_INIT(&clients);
     IS(dlock_client_open(NULL, NULL, AMPLE, NONE, &none), DLOCK_E_INVALID);
     IS(dlock_client_open("no host !", NULL, AMPLE, NONE, &none), DLOCK_E_INVALID);
+    snprintf(place, sizeof(place), HOST ":%d", port);
+    MUST(dlock_client_open(place, NULL, AMPLE, NONE, &with_port));
+    OK(dlock_client_leave(with_port, AMPLE, NONE));
+    clients.port = (uint32_t)port;
+    MUST(dlock_client_open(place, &clients, AMPLE, NONE, &with_port));
+    OK(dlock_client_leave(with_port, AMPLE, NONE));
+    clients.port = (uint32_t)free_port();
+    IS(dlock_client_open(place, &clients, AMPLE, NONE, &none), DLOCK_E_INVALID);
+    CHECK(strstr(dlock_last_detail(), "host says port") != NULL);
     clients.port = 65536;
     IS(dlock_client_open(HOST, &clients, AMPLE, NONE, &none), DLOCK_E_INVALID);
     clients.port = (uint32_t)free_port();
