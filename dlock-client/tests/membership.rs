@@ -553,3 +553,37 @@ fn a_client_that_would_not_come_back_in_a_drain_stays_and_goes_on_after_it() {
         }
     }
 }
+
+/// An operator sees when a lock is free at the latest.
+#[test]
+fn the_lease_of_a_held_lock_is_told_whatever_its_type() {
+    for fabric in fabrics() {
+        let site = Site::new(&format!("leases-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric);
+        let client = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let left_ms = || -> Option<u64> {
+            let answer = site.operate("{\"cmd\":\"locks\"}");
+            let (_, left) = answer.split_once("\"left_ms\":").unwrap();
+            left.split(',').next().unwrap().parse().ok()
+        };
+        for (kind, mode) in [
+            (LockType::Atomic, X),
+            (LockType::Rw, X),
+            (LockType::Rw, S),
+            (LockType::Fair, X),
+            (LockType::Fair, S),
+        ] {
+            let lock = client.lock_with_tokens("lock", kind).unwrap();
+            let guard = lock.acquire(mode).lease(Duration::from_secs(50)).guard().unwrap();
+            let told = left_ms();
+            let is_right = told.is_some_and(|ms| (10_000..51_000).contains(&ms));
+            assert!(is_right, "{} {kind:?} {mode:?}: {told:?}", fabric.name());
+            guard.unlock().unwrap();
+            assert_eq!(left_ms(), None, "{} {kind:?} {mode:?}", fabric.name());
+        }
+        let lock = client.rw_lock("lock").unwrap();
+        let _guard = lock.acquire(X).guard().unwrap();
+        assert_eq!(left_ms(), None, "it has no lease");
+    }
+}

@@ -359,7 +359,8 @@ impl World {
             let is_present = members.state(client.client) == Some(State::Present);
             assert_eq!(is_present, is_bound);
         }
-        for lock in self.primary.locks().locks_snapshot(&mut self.memory, LockId(0), LOCKS_MAX + 1)
+        let locks = self.primary.locks();
+        for lock in locks.locks_snapshot(ServerTime(0), &mut self.memory, LockId(0), LOCKS_MAX + 1)
         {
             assert!(lock.refs > 0 && lock.refs <= clients && lock.waiters == 0, "{lock:?}");
         }
