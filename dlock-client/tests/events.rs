@@ -364,6 +364,35 @@ fn who_waits_when_its_client_leaves_is_told_so() {
     }
 }
 
+/// It asks the primary nothing, and the hold that keeps it waiting may last for long.
+#[test]
+fn who_waits_behind_a_hold_of_its_own_client_is_told_of_the_end_of_the_session() {
+    for fabric in fabrics() {
+        let site = Site::new(&format!("behind-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).horizon(10 * SOON);
+        let client = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let locks = [0, 1].map(|n| lock(&client, &format!("lock {n}"), LockType::Fair));
+        let _guards = locks.each_ref().map(|one| one.acquire(X).lease(10 * SOON).guard().unwrap());
+        let [blocks, awaits] = locks.clone();
+        let (tells, told) = std::sync::mpsc::channel();
+        let tells_too = tells.clone();
+        thread::spawn(move || tells.send(blocks.acquire(X).wait(10 * SOON).owned().map(drop)));
+        thread::spawn(move || {
+            let result = pollster(async move { awaits.acquire(X).wait(10 * SOON).await.map(drop) });
+            tells_too.send(result)
+        });
+        thread::sleep(Duration::from_millis(200)); // they wait, most likely
+        let id = client.instance().id();
+        site.operate(&format!(r#"{{"cmd":"remove","client":{id}}}"#));
+        for _ in 0..2 {
+            let result = told.recv_timeout(SOON).expect("it is told before the lease ends");
+            let is_told = matches!(result, Err(Error::Removed | Error::Disconnected));
+            assert!(is_told, "over {}: {result:?}", fabric.name());
+        }
+    }
+}
+
 fn pollster<T>(future: impl std::future::Future<Output = T>) -> T {
     struct Thread(thread::Thread);
     impl std::task::Wake for Thread {
