@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::ids::ClientId;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::status::Status;
@@ -197,6 +198,8 @@ fn listed(addresses: &[Address]) -> String {
 /// How an operator has removed a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
+    /// The id that the client had.
+    pub client: ClientId,
     /// The name of the operator, as the primary knows it.
     pub by: String,
     /// Whether what the client held was given back at once, leases included.

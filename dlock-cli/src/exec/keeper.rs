@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dlock_client::raw::Removal;
 use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait, LEASE_MAX};
 
 use super::keeper_watch::Watch;
@@ -45,7 +46,7 @@ const AGAIN_EVERY: Duration = Duration::from_secs(1);
 const LATE_MAX: Duration = Duration::from_secs(5);
 
 /// Why the lock is lost if a successor has refused the claim of it.
-const REFUSED: &str = "the primary's successor has refused it";
+const REFUSED: &str = "the primary's successor has refused the lock";
 
 /// The events of the main thread.
 pub enum Event {
@@ -292,10 +293,9 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
     Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }
 
-/// Why the lock is lost, if a primary has said that an operator has taken it away.
-fn taken_away(client: &Client) -> Option<String> {
-    let by = client.instance().removal()?.by;
-    Some(format!("an operator has taken it away, {by}"))
+/// Why the lock is lost that an operator has taken away.
+fn taken_away(removal: &Removal) -> String {
+    format!("an operator has taken it away, {}", removal.by)
 }
 
 /// Stops COMMAND as at the end of a lease, because a recovering successor has refused the lock, the
@@ -344,14 +344,18 @@ fn keep(
         tell(TOKEN, token); // before COMMAND is started
     }
     tell(UNTIL, end_ns);
+    // an operator may have removed this client while it waited for the lock
+    let before = client.instance().removal();
+    let removal = || client.instance().removal().filter(|last| Some(last) != before.as_ref());
     let mut pause = times::extend_every(lease(exec));
     loop {
         match events.recv_timeout(pause) {
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Refused(goes_on)) if held.is_known_lost() => {
                 // what was taken away at once may be another client's already
-                let is_over = client.instance().removal().is_some_and(|removal| removal.now);
-                let why = taken_away(client).unwrap_or_else(|| REFUSED.to_string());
+                let removal = removal();
+                let is_over = removal.as_ref().is_some_and(|removal| removal.now);
+                let why = removal.map_or_else(|| REFUSED.to_string(), |by| taken_away(&by));
                 let has_ended = !is_over && give_up(&why, exec, end_ns, (&events, watch));
                 drop(goes_on);
                 if !has_ended {
@@ -376,7 +380,7 @@ fn keep(
                 pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {
-                let why = taken_away(client).unwrap_or_else(|| error.to_string());
+                let why = removal().map_or_else(|| error.to_string(), |by| taken_away(&by));
                 lost(&why, exec, &events, watch);
                 break;
             }

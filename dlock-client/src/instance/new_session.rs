@@ -106,7 +106,7 @@ pub(super) fn join(
     }
     let mut removal = None;
     if let (ControlReply::Removed { by, now }, Some(client)) = (&reply, expected) {
-        removal = Some(Removal { by: by.clone(), now: *now });
+        removal = Some(Removal { client, by: by.clone(), now: *now });
         let what = "what it held is lost, and may be given to others; it has to begin anew";
         let line = format!("client {client} was removed by an operator, {by:?}: {what}");
         said.log(log::Level::Error, line);
