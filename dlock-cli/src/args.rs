@@ -282,7 +282,7 @@ pub struct Doctor {
     pub json: bool,
 }
 
-/// Fixed, as those of others with arguments: clap would take what the environment says for required.
+/// Fixed, because clap would name as required what the environment says.
 const EXEC_USAGE: &str = "dlock exec [OPTIONS] <NAME> -- <COMMAND>...";
 
 /// Arguments of `exec`.

@@ -30,7 +30,7 @@
 //! | a failover that ends before the lease | nothing: the keeper claims the lock, and extends it |
 //! | the primary says that the lock is lost | supervisor: SIGKILL at once |
 //! | a successor refuses it | supervisor: SIGTERM, then SIGKILL; the recovery waits |
-//! | `dlock break`, `dlock remove` | supervisor: SIGTERM, then SIGKILL in what is left; `--now`: SIGKILL |
+//! | `dlock break`, `remove` | supervisor: SIGTERM, then SIGKILL; with `--now` SIGKILL at once |
 //! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |
 //! | supervisor killed | PR_SET_PDEATHSIG, and the keeper: SIGKILL to its group, then release |
 //! | keeper stopped | supervisor: as without an answer |

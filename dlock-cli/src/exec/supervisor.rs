@@ -131,7 +131,7 @@ struct Supervisor<'a> {
     lost: Option<String>,
     /// The reason of the loss, as it was printed.
     reason: Option<String>,
-    /// Why the keeper has given the lock up, which lasts until the end of COMMAND, or for as long as
+    /// Why the keeper has given the lock up, which lasts until the end of COMMAND or the time that
     /// the keeper has said; `None`: it has not.
     given_up: Option<String>,
     command: Option<Pid>,

@@ -47,8 +47,8 @@ pub const FUTURES_MAX: usize = 16_384;
 /// The most releases that may be queued; beyond that, the thread that asks for a release carries it
 /// out.
 const RELEASES_MAX: usize = 16_384;
-/// The most operations that one turn advances. Other works of the driver have turns between those of
-/// many thousand futures that end together.
+/// The most operations that one turn advances: other works of the driver have turns in between when
+/// many thousand futures end together.
 const SLICE_MAX: usize = 256;
 /// The time to the next turn if no future waits for anything.
 const IDLE_NS: u64 = NS;

@@ -229,12 +229,7 @@ impl Instance {
         };
         let to = To { peer, patience, level, said: &self.said };
         let joined = join(&self.config, to, request, Some(link.client), self.wrap.as_ref());
-        joined.inspect_err(|unreached| {
-            if let Some(removal) = &unreached.removal {
-                *self.removal.lock() = Some(removal.clone());
-                self.is_taken_away.store(true, Ordering::Relaxed);
-            }
-        })
+        joined.inspect_err(|unreached| self.learns_of(unreached.removal.as_ref()))
     }
 
     /// Replaces the old session. `is_anew`: the new one is of a new client, which holds nothing.

@@ -181,6 +181,13 @@ impl Instance {
         self.removal.lock().clone()
     }
 
+    fn learns_of(&self, removal: Option<&Removal>) {
+        if let Some(removal) = removal {
+            *self.removal.lock() = Some(removal.clone());
+            self.is_taken_away.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// The verbs, messages and doorbells of this session so far; `None` if it does not run over
     /// verbs.
     pub fn word_op_counts(&self) -> Option<WordOpCounts> {

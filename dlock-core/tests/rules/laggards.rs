@@ -14,8 +14,7 @@ use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::session::was_heard;
 use dlock_core::wire::control::{
-    Act, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, Terms,
-    Whose, UNLIMITED,
+    Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Secret, Terms, UNLIMITED,
 };
 use dlock_core::wire::message::{LockType, Mode};
 use dlock_core::wire::status::Status;
@@ -575,45 +574,4 @@ fn a_client_that_comes_back_with_a_shorter_horizon_keeps_its_predecessors() {
     assert_eq!(site.state(peer), Some(State::Present));
     site.until(START.plus_ns(HORIZON_S * NS));
     assert_ne!(site.state(peer), Some(State::Present), "it is silent");
-}
-
-/// No session of the client is left that could be asked, or fenced.
-#[test]
-fn a_missing_client_that_an_operator_removes_is_not_waited_for_and_does_not_come() {
-    let removes = |site: &mut Site, known: &Known, grace_s, now| {
-        let act = Act::TakeAway { whose: Whose::Client(known.client), grace_s, now };
-        site.handle(Event::Operate { act, by: "uid 0".into() });
-        site.primary.operated().to_vec()
-    };
-    let all = [of_old(5, 0), of_old(6, 10)];
-    for is_now in [true, false] {
-        let mut site = waiting(&all);
-        let stranger = of_old(9, 0);
-        assert!(removes(&mut site, &stranger, 0, true).is_empty());
-        assert!(removes(&mut site, &all[1], 60, is_now).is_empty(), "there is no one to ask");
-        assert_eq!(removes(&mut site, &all[1], 0, is_now), [all[1].client]);
-        let peer = Peer {
-            id: all[1].client,
-            secret: all[1].secrets[0],
-            control: 0,
-            fabric: Tcp,
-            terms: Terms::UNLIMITED,
-        };
-        let refused = site.open_twice(&reinit(peer, 10)).map(drop);
-        assert_eq!(refused, Err(Status::ClientRemoved));
-        let answer = site.primary.refusal(&reinit(peer, 10), Status::ClientRemoved);
-        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: is_now });
-        // one without a horizon relies on its locks until it is known to have ended
-        assert_eq!(removes(&mut site, &all[0], 0, false), [all[0].client]);
-        site.until(START.plus_ns(10_000 * NS));
-        assert!(site.locks().is_recovering());
-        if !is_now {
-            let left = site.locks().progress().unwrap().missing;
-            let horizon = Some(START.plus_ns(10 * NS));
-            assert_eq!(left, [(all[0].client, None), (all[1].client, horizon)]);
-        }
-        assert_eq!(removes(&mut site, &all[0], 0, true), [all[0].client]);
-        site.until(site.now);
-        assert!(!site.locks().is_recovering());
-    }
 }

@@ -3,12 +3,15 @@
 
 use crate::common::site::{reinit, w0, Peer, Site, START};
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
-use dlock_core::ids::Seq;
+use dlock_core::ids::{ClientId, Seq};
+use dlock_core::locks::Known;
 use dlock_core::membership::{Exit, Gone, State};
 use dlock_core::memory::word_op::{Chain, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{Draining, Effect, Event};
-use dlock_core::wire::control::{Act, ControlReply, ControlRequest, FabricKind, LockGrant, Whose};
+use dlock_core::wire::control::{
+    Act, ControlReply, ControlRequest, FabricKind, LockGrant, Secret, Terms, Whose,
+};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
@@ -311,4 +314,52 @@ fn without_a_rule_no_client_operates_the_primary() {
     let reply = site.control(peer, ControlRequest::Operate(act));
     assert_eq!(reply, ControlReply::Error(Status::Denied));
     assert_eq!(site.state(other), Some(State::Present));
+}
+
+/// No session of the client is left that could be asked, or fenced.
+#[test]
+fn a_missing_client_that_an_operator_removes_is_not_waited_for_and_does_not_come() {
+    let of_old = |id: u32, horizon_s| Known {
+        client: ClientId::new(id).unwrap(),
+        secrets: [Secret([id as u8; 16]); 3],
+        identity: None,
+        horizon_s,
+        has_locks: true,
+    };
+    let removes = |site: &mut Site, known: &Known, grace_s, now| {
+        take(site, Whose::Client(known.client), grace_s, now);
+        site.primary.operated().to_vec()
+    };
+    let all = [of_old(5, 0), of_old(6, 10)];
+    for is_now in [true, false] {
+        let mut site = Site::new();
+        site.handle(Event::Awaits { known: all.to_vec(), deadline_s: 30 });
+        let stranger = of_old(9, 0);
+        assert!(removes(&mut site, &stranger, 0, true).is_empty());
+        assert!(removes(&mut site, &all[1], 60, is_now).is_empty(), "there is no one to ask");
+        assert_eq!(removes(&mut site, &all[1], 0, is_now), [all[1].client]);
+        let peer = Peer {
+            id: all[1].client,
+            secret: all[1].secrets[0],
+            control: 0,
+            fabric: Tcp,
+            terms: Terms::UNLIMITED,
+        };
+        let refused = site.open_twice(&reinit(peer, 10)).map(drop);
+        assert_eq!(refused, Err(Status::ClientRemoved));
+        let answer = site.primary.refusal(&reinit(peer, 10), Status::ClientRemoved);
+        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: is_now });
+        // one without a horizon relies on its locks until it is known to have ended
+        assert_eq!(removes(&mut site, &all[0], 0, false), [all[0].client]);
+        site.until(START.plus_ns(10_000 * NS));
+        assert!(site.locks().is_recovering());
+        if !is_now {
+            let left = site.locks().progress().unwrap().missing;
+            let horizon = Some(START.plus_ns(10 * NS));
+            assert_eq!(left, [(all[0].client, None), (all[1].client, horizon)]);
+        }
+        assert_eq!(removes(&mut site, &all[0], 0, true), [all[0].client]);
+        site.until(site.now);
+        assert!(!site.locks().is_recovering());
+    }
 }
