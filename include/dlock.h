@@ -200,8 +200,8 @@ typedef struct dlock_client_info {
     uint32_t reserved;
 } dlock_client_info;
 
-/* Connects a client to the primary at host, an address in digits or a name. Within the time it
- * waits for a primary that recovers.
+/* Connects a client to the primary at host: an address in digits or a name, also with a port, as in
+ * "A:PORT" and "[A6]:PORT". Within the time it waits for a primary that recovers.
  *   DLOCK_E_NOT_READY, DLOCK_E_RECOVERING, DLOCK_E_NO_RESOURCE, DLOCK_E_PROTOCOL,
  *   DLOCK_E_DISCONNECTED, DLOCK_E_DENIED, DLOCK_E_FAILED, DLOCK_E_TIMED_OUT, DLOCK_E_CANCELLED,
  *   DLOCK_E_TOO_MANY */
@@ -374,7 +374,9 @@ typedef struct dlock_item {
  * message holds. Each item has its status. An item that was acquired stays acquired if another one
  * fails: two programs that wait for locks of each other wait until the time is over.
  *   DLOCK_OK  all items are held
- *   else the status of the first item that is not */
+ *   else the status of the first item that is not; but if items are invalid, that of the first of
+ *   them: nothing was begun, and the others have DLOCK_E_CANCELLED. With a wrong size no item is
+ *   changed */
 dlock_error dlock_acquire_many(dlock_item *items, size_t count, uint64_t timeout_ns,
                                dlock_cancel cancel);
 
@@ -396,8 +398,8 @@ typedef struct dlock_queue {
 enum {
     DLOCK_EVENT_ACQUIRED = 1,         /* a dlock_acquire_start() is over: hold and token, or status */
     DLOCK_EVENT_RELEASED = 2,         /* a dlock_release_start() is over */
-    DLOCK_EVENT_GRANTED = 64,         /* a hold has begun: generation */
-    DLOCK_EVENT_LOST = 65,            /* it is over, and was not released: reason; DLOCK_E_LOST */
+    DLOCK_EVENT_GRANTED = 64,         /* a hold has begun: generation, token */
+    DLOCK_EVENT_LOST = 65,            /* it is over, not released: reason, token; DLOCK_E_LOST */
     DLOCK_EVENT_CONTENDED = 66,       /* it keeps others waiting: count, left_ms */
     DLOCK_EVENT_RENEWAL_FAILING = 67, /* a renewal was not answered: left_ms */
     DLOCK_EVENT_RECOVERING = 68,      /* the client is at a primary that recovers: count, of */
@@ -442,8 +444,8 @@ dlock_error dlock_queue_new(dlock_queue *queue);
 dlock_error dlock_queue_get_fd(dlock_queue queue, int *fd);
 
 /* Begins to acquire the lock, as dlock_acquire() does, and returns. The result comes as an event,
- * also if the request is cancelled or its time is over; then up to 5 s later if the primary stands
- * still.
+ * also if the request is cancelled (the handle may have been fired before) or its time is over;
+ * then up to 5 s later if the primary stands still.
  *   DLOCK_E_TOO_MANY  nothing was begun, and no event comes; so with the codes of all calls */
 dlock_error dlock_acquire_start(dlock_queue queue, dlock_lock lock,
                                 const dlock_acquire_options *options, uint64_t timeout_ns,

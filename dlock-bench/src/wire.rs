@@ -217,7 +217,7 @@ pub fn session(control: &mut Wire) -> Result<Session, Failure> {
 
 pub fn attach(session: &Session) -> Frame {
     let (client, secret, fabric) = (session.client, session.secret, FabricKind::Tcp);
-    Frame::Attach(Attach { client, secret, fabric, verbs: None })
+    Frame::Attach(Attach { client, secret, fabric, verbs: None, returns: false })
 }
 
 pub fn attached(channel: &mut Wire) -> Result<(), Failure> {

@@ -87,10 +87,10 @@ pub enum Command {
     /// Lists the clients of a running primary.
     Clients(Admin),
     /// Removes a client: it is asked to leave, then fenced.
-    #[command(after_help = REMOVE_HELP)]
+    #[command(after_help = REMOVE_HELP, override_usage = "dlock remove [OPTIONS] <CLIENT>")]
     Remove(Remove),
     /// Breaks a lock: removes the clients that hold it.
-    #[command(after_help = REMOVE_HELP)]
+    #[command(after_help = REMOVE_HELP, override_usage = "dlock break [OPTIONS] <NAME>")]
     Break(Break),
     /// Removes all clients, or all clients whose connections have ended.
     #[command(after_help = REMOVE_HELP)]
@@ -102,7 +102,7 @@ pub enum Command {
     #[command(after_help = DOCTOR_HELP)]
     Doctor(Doctor),
     /// Runs a command while holding a lock, and ends with the command's exit code.
-    #[command(after_help = EXEC_HELP)]
+    #[command(after_help = EXEC_HELP, override_usage = EXEC_USAGE)]
     Exec(Exec),
     /// Holds a lock in the background, until dlock release; prints the id of the hold.
     #[command(after_help = HOLD_HELP)]
@@ -281,6 +281,9 @@ pub struct Doctor {
     #[arg(long)]
     pub json: bool,
 }
+
+/// Fixed, because clap would name as required what the environment says.
+const EXEC_USAGE: &str = "dlock exec [OPTIONS] <NAME> -- <COMMAND>...";
 
 /// Arguments of `exec`.
 #[derive(Debug, clap::Args)]

@@ -37,13 +37,17 @@ without a lease goes to others when the client's session horizon is over, and
 one with a lease when that ends. With --now everything goes at once: be sure
 that the client does not write any more to what its locks protect, or that
 tokens refuse it. Its next call fails, and its log names who has asked; the
-primary's log does, too.
+primary's log does, too. A client that a recovery waits for may not come back
+then; with --now it is given up, as by dlock recover --now.
 A failover forgets a removal that is not over: say it again.";
 
 pub const DRAIN_HELP: &str = "\
 Acquires and waits end with NOT_READY, releases and extends go on. Clients that
-use shared memory or RDMA come back over the network meanwhile. dlockd stops
-when no lock is held; dlock status says which one is. A stop ends the drain.";
+use shared memory or RDMA come back over the network meanwhile, if they find
+their primary by themselves; those that do not may still take locks, and are
+waited for until they leave. dlockd stops when no lock is held; dlock status
+says which one is, and how many clients there are of this kind. A stop ends the
+drain.";
 
 pub const PROMOTE_HELP: &str = "\
 Be sure that the old primary has ended, or that no client can reach it: two

@@ -87,6 +87,35 @@ fn a_client_that_is_removed_at_once_loses_its_lock_and_is_told_by_whom() {
     }
 }
 
+/// What was taken away at once is another client's at once.
+#[test]
+fn a_command_is_told_of_what_is_taken_away_and_is_killed_if_that_is_at_once() {
+    for (fabric, word, is_now) in
+        ["shm", "tcp"].into_iter().flat_map(|f| [(f, "break", true), (f, "remove", false)])
+    {
+        let primary = Primary::start_exactly(&format!("killed-{fabric}-{word}"), &[]);
+        let mut child = Command::new(DLOCK)
+            .args(["exec", "--address", &primary.address, "--fabric", fabric, "--lease=600"])
+            .args(["lock", "--", "sh", "-c"])
+            .arg("trap 'echo asked >&2; exit' TERM; echo running; while :; do sleep 0.05; done")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        assert_eq!(first_line(child.stdout.take().unwrap()), "running");
+        let client = holder_of(&primary);
+        let whose = if word == "break" { "lock" } else { &client };
+        let words = [word, whose, "--now"];
+        good(&primary, if is_now { &words } else { &words[..2] });
+        let (code_of, said) = ended(child);
+        assert_eq!(code_of, Some(76), "{said}");
+        assert_eq!(said.lines().any(|line| line == "asked"), !is_now, "{said}");
+        let why = "the lock is lost (an operator has taken it away, uid ";
+        assert!(said.contains(why), "{said}");
+    }
+}
+
 #[test]
 fn a_lease_of_a_removed_client_lasts_and_it_is_asked_first() {
     let primary = Primary::start_exactly("break", &[]);

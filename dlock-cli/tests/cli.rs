@@ -360,3 +360,18 @@ fn a_name_commands_no_terminal_wherever_it_is_shown() {
     drop(input);
     holder.wait().unwrap();
 }
+
+/// What the environment says is not to be written once more.
+#[test]
+fn a_usage_error_names_no_option_as_required() {
+    for words in [&["exec"][..], &["exec", "name", "--wait", "1"], &["remove"], &["break"]] {
+        let mut command = Command::new(DLOCK);
+        command.args(words).env("DLOCK_ADDRESS", "127.0.0.1").env("DLOCK_ADMIN_SOCKET", "/none");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(code(&output), 2);
+        let said = text(&output.stderr);
+        let usage = said.lines().find(|line| line.starts_with("Usage: ")).expect("a usage");
+        assert!(usage.contains("[OPTIONS]") && !usage.contains("--address"), "{said}");
+        assert!(!usage.contains("--socket") && !usage.contains("--wait"), "{said}");
+    }
+}

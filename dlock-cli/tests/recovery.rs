@@ -154,8 +154,8 @@ fn a_client_whose_process_has_ended_with_the_primary_is_not_waited_for() {
 
 #[test]
 fn who_does_not_come_back_is_given_up_after_the_deadline_or_by_an_operator() {
-    for deadline in ["1", "100000"] {
-        let mut host = Host::new(&format!("given-up-{deadline}"));
+    for (deadline, is_removed) in [("1", false), ("100000", false), ("100000", true)] {
+        let mut host = Host::new(&format!("given-up-{deadline}-{is_removed}"));
         host.start(&[]);
         let (exec, input) = host.holder(&["--type", "fair", "--fabric", "tcp", "--lease", "5"]);
         host.kill();
@@ -167,8 +167,14 @@ fn who_does_not_come_back_is_given_up_after_the_deadline_or_by_an_operator() {
             assert_eq!(recovery["expected"], 1);
             assert!(recovery["missing"][0]["seconds_left"].as_u64().unwrap() > 90_000);
             assert_eq!(host.try_lock(), 75, "nobody is served");
-            let given_up = host.recover(&["--now"]);
-            assert_eq!(given_up["given_up"][0], recovery["missing"][0]["client"]);
+            let missing = &recovery["missing"][0]["client"];
+            if is_removed {
+                let words = ["remove", &missing.to_string(), "--now", "--socket"];
+                let output = dlock(&[&words[..], &[&host.at("admin")]].concat());
+                assert_eq!(code(&output), 0, "{}", text(&output.stderr));
+            } else {
+                assert_eq!(host.recover(&["--now"])["given_up"][0], *missing);
+            }
         }
         eventually("it recovers", || host.is_ready());
         assert_eq!(host.try_lock(), 0);

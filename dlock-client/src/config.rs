@@ -10,6 +10,7 @@ use dlock_core::membership::HORIZON_S_MAX;
 pub use dlock_core::session::PathChoice as FabricChoice;
 use dlock_core::session::SILENCE_NS;
 use dlock_core::wire::control::HORIZON_FOREVER;
+use dlock_core::wire::fabric::Executes;
 use dlock_core::wire::status::Status;
 use dlock_fabric::verbs::{NoPort, PortSelection, VerbsError};
 use dlock_fabric::FabricError;
@@ -189,6 +190,20 @@ impl ClientConfig {
             (None, Some(text)) => silence(&text)?,
         };
         Ok(Some(Plan { addresses: addresses(first, &primaries), silence }))
+    }
+
+    /// Whether the client finds its primary again by itself, over a fabric that a primary has in a
+    /// drain, too.
+    pub(crate) fn returns(&self) -> bool {
+        let has_primaries = match &self.primaries {
+            Some(primaries) => !primaries.is_empty(),
+            None => variable(PRIMARIES_VARIABLE).is_some_and(|text| !text.trim().is_empty()),
+        };
+        has_primaries
+            && self.effective_fabric().is_ok_and(|fabric| match fabric {
+                FabricChoice::Auto => true,
+                FabricChoice::Only(kind) => kind.executes() == Executes::Primary,
+            })
     }
 
     /// The addresses of a list.

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::Loss;
+use dlock_core::token::Token;
 use dlock_fabric::os::clock::deadline_in;
 use parking_lot::{Condvar, Mutex};
 
@@ -40,6 +41,8 @@ pub enum Event {
         /// The [generation](crate::Guard::generation) of the hold; no other hold of the lock has
         /// the same. An event with an earlier generation is late.
         generation: u64,
+        /// The fencing token of the hold, also if the hold is over now; `None`: it had none.
+        token: Option<Token>,
         /// What has become of the hold.
         what: HoldEvent,
     },
@@ -319,7 +322,7 @@ mod tests {
     use super::*;
 
     fn granted(hold: u64) -> Event {
-        Event::Hold { lock: LockId(1), generation: hold, what: HoldEvent::Granted }
+        Event::Hold { lock: LockId(1), generation: hold, token: None, what: HoldEvent::Granted }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::ids::ClientId;
 use dlock_core::limits::PORT_DEFAULT;
 use dlock_core::session::ADDRESSES_MAX;
 use dlock_core::wire::status::Status;
@@ -194,6 +195,17 @@ fn listed(addresses: &[Address]) -> String {
     addresses.iter().map(Address::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// How an operator has removed a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// The id that the client had.
+    pub client: ClientId,
+    /// The name of the operator, as the primary knows it.
+    pub by: String,
+    /// Whether what the client held was given back at once, leases included.
+    pub now: bool,
+}
+
 /// Why there is no connection, or no session.
 #[derive(Debug)]
 pub(crate) struct Unreached {
@@ -203,7 +215,7 @@ pub(crate) struct Unreached {
     /// The cause, without the address.
     pub(crate) why: String,
     /// An operator has removed the client.
-    pub(crate) is_taken_away: bool,
+    pub(crate) removal: Option<Removal>,
 }
 
 impl From<Unreached> for Status {
@@ -214,7 +226,7 @@ impl From<Unreached> for Status {
 
 impl From<Status> for Unreached {
     fn from(status: Status) -> Self {
-        Self { status, why: status.to_string(), is_taken_away: false }
+        Self { status, why: status.to_string(), removal: None }
     }
 }
 

@@ -95,6 +95,7 @@ pub use secure::{
 
 /// The calls of the C API: locks and objects by number, results as codes and views.
 pub mod raw {
+    pub use crate::host::Removal;
     pub use crate::instance::{AsyncOp, Instance};
     pub use dlock_core::lock::{OpResult, TimeOut, View};
 }

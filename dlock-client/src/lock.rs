@@ -261,6 +261,13 @@ impl<'a> Acquire<'a> {
     }
 }
 
+#[cfg(test)]
+impl Lock {
+    pub(crate) fn reference(&self) -> Arc<Reference> {
+        Arc::clone(&self.reference)
+    }
+}
+
 impl IntoFuture for Acquire<'_> {
     type Output = Result<OwnedGuard, Error>;
     type IntoFuture = AcquireFuture;

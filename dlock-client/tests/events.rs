@@ -33,7 +33,9 @@ fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
 /// The next event, which must be about this hold.
 fn next(events: &Events, of: (&Lock, u64)) -> HoldEvent {
     match events.wait_for(SOON) {
-        Some(Event::Hold { lock, generation, what }) if (lock, generation) == (of.0.id(), of.1) => {
+        Some(Event::Hold { lock, generation, what, .. })
+            if (lock, generation) == (of.0.id(), of.1) =>
+        {
             what
         }
         other => panic!("{other:?} is not about {of:?}"),
@@ -119,6 +121,32 @@ fn a_holder_that_listens_hears_that_others_wait_and_one_that_does_not_is_sent_no
                 });
                 assert_eq!(events.try_next(), None, "{name}");
                 drop(all);
+            }
+        }
+    }
+}
+
+/// A resource may refuse the token of a hold from then on that was lost.
+#[test]
+fn a_grant_and_a_loss_tell_the_token_of_the_hold() {
+    for fabric in fabrics() {
+        for (lock_type, mode) in KINDS {
+            let site = Site::new(&format!("token-{}", fabric.name()));
+            let at = site.address();
+            let config = Config::new().port(at.port()).fabric(fabric);
+            let mine = Client::with_config(&config, &at.ip().to_string()).unwrap();
+            let lock = mine.lock_with_tokens("lock", lock_type).unwrap();
+            let events = lock.events(100);
+            let guard = lock.acquire(mode).lease(LEASE).guard().unwrap();
+            let token = guard.token();
+            assert!(token.is_some());
+            for expected in [Granted, Lost(Loss::Expired)] {
+                match events.wait_for(SOON) {
+                    Some(Event::Hold { what, token: told, .. }) => {
+                        assert_eq!((what, told), (expected, token), "{lock_type:?}");
+                    }
+                    other => panic!("{other:?}"),
+                }
             }
         }
     }
@@ -300,5 +328,88 @@ fn a_client_that_was_stopped_for_longer_than_its_lease_is_told_before_its_next_s
         signal(&child, "CONT");
         assert!(says("done"), "over {}", fabric.name());
         assert!(child.wait().unwrap().success());
+    }
+}
+
+/// Also one whose wait began in an earlier session.
+#[test]
+fn who_waits_when_its_client_leaves_is_told_so() {
+    for fabric in fabrics() {
+        for (lock_type, is_new) in [LockType::Atomic, LockType::Fair]
+            .into_iter()
+            .flat_map(|kind| [(kind, false), (kind, true)])
+        {
+            let mut site = Site::new(&format!("leaves-{}", fabric.name()));
+            let at = site.address();
+            let config = Config::new().port(at.port()).fabric(fabric).primaries([at]);
+            let config = config.silence(Duration::from_millis(200));
+            let [mine, its] =
+                [0, 1].map(|_| Client::with_config(&config, &at.ip().to_string()).unwrap());
+            let [held, waited] = [&mine, &its].map(|client| lock(client, "lock", lock_type));
+            let _guard = held.acquire(X).lease(10 * SOON).guard().unwrap();
+            let other = lock(&its, "other", lock_type);
+            let _second = lock(&mine, "other", lock_type).acquire(X).lease(10 * SOON).owned();
+            let blocks = thread::spawn(move || waited.acquire(X).wait(10 * SOON).owned().map(drop));
+            let future = thread::spawn(move || {
+                pollster(async move { other.acquire(X).wait(10 * SOON).await.map(drop) })
+            });
+            thread::sleep(Duration::from_millis(300));
+            if is_new {
+                site.stop();
+                site.start();
+                thread::sleep(Duration::from_millis(1_000));
+            }
+            its.leave().unwrap();
+            for result in [blocks.join().unwrap(), future.join().unwrap()] {
+                assert_eq!(result, Err(Error::Left), "{} {lock_type:?} {is_new}", fabric.name());
+            }
+        }
+    }
+}
+
+/// It asks the primary nothing, and the hold that keeps it waiting may last for long.
+#[test]
+fn who_waits_behind_a_hold_of_its_own_client_is_told_of_the_end_of_the_session() {
+    for fabric in fabrics() {
+        let site = Site::new(&format!("behind-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric).horizon(10 * SOON);
+        let client = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let locks = [0, 1].map(|n| lock(&client, &format!("lock {n}"), LockType::Fair));
+        let _guards = locks.each_ref().map(|one| one.acquire(X).lease(10 * SOON).guard().unwrap());
+        let [blocks, awaits] = locks.clone();
+        let (tells, told) = std::sync::mpsc::channel();
+        let tells_too = tells.clone();
+        thread::spawn(move || tells.send(blocks.acquire(X).wait(10 * SOON).owned().map(drop)));
+        thread::spawn(move || {
+            let result = pollster(async move { awaits.acquire(X).wait(10 * SOON).await.map(drop) });
+            tells_too.send(result)
+        });
+        thread::sleep(Duration::from_millis(200)); // they wait, most likely
+        let id = client.instance().id();
+        site.operate(&format!(r#"{{"cmd":"remove","client":{id}}}"#));
+        for _ in 0..2 {
+            let result = told.recv_timeout(SOON).expect("it is told before the lease ends");
+            let is_told = matches!(result, Err(Error::Removed | Error::Disconnected));
+            assert!(is_told, "over {}: {result:?}", fabric.name());
+        }
+    }
+}
+
+fn pollster<T>(future: impl std::future::Future<Output = T>) -> T {
+    struct Thread(thread::Thread);
+    impl std::task::Wake for Thread {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = std::sync::Arc::new(Thread(thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        if let std::task::Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
+        }
+        thread::park();
     }
 }

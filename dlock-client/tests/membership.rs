@@ -12,9 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::line::Line;
+use common::site::Site;
 use common::{config, fabrics, got, join, server, server_with, status, ChildPrimary, S, X};
 use dlock_client::raw::{AsyncOp, Instance, OpResult};
-use dlock_client::{ClientConfig, FabricChoice, FabricKind, LockType, Status};
+use dlock_client::{
+    Client, ClientConfig, Config, Error, FabricChoice, FabricKind, LockType, Status, Wait,
+};
 use dlock_server::{Orphans, ServerConfig};
 use Status::*;
 
@@ -522,4 +525,68 @@ fn a_batch_under_way_does_not_tell_a_hold_that_ended_while_its_client_was_away()
     });
     assert_eq!(status(a.trylock(rw, S, 600)), Fail);
     assert_eq!(status(a.trylock(other, X, 600)), Success);
+}
+
+/// A client without primaries would not come back, nor would one that takes this fabric alone.
+#[test]
+fn a_client_that_would_not_come_back_in_a_drain_stays_and_goes_on_after_it() {
+    const TIME: Duration = Duration::from_secs(20);
+    for fabric in fabrics() {
+        let site = Site::new(&format!("drained-{}", fabric.name()));
+        let at = site.address();
+        let plain = Config::new().port(at.port());
+        let client = |config: &Config| Client::with_config(config, &at.ip().to_string()).unwrap();
+        let own = plain.clone().fabric(fabric);
+        let stay = [client(&own), client(&own.primaries([at]))];
+        let locks = [0, 1].map(|n| stay[n].atomic_lock(format!("lock {n}")).unwrap());
+        let guards = locks.each_ref().map(|lock| lock.acquire(X).lease(TIME).guard().unwrap());
+        let auto = client(&plain.primaries([at]));
+        let free = auto.atomic_lock("free").unwrap();
+        site.operate("{\"cmd\":\"drain\",\"on\":true}");
+        let refused = || free.acquire(X).wait(Wait::No).guard().map(drop) == Err(Error::NotReady);
+        common::eventually(20, "no lock is given", refused);
+        for mut guard in guards {
+            assert_eq!(guard.extend(TIME), Ok(()), "over {}", fabric.name());
+            assert_eq!(guard.unlock(), Ok(()), "over {}", fabric.name());
+        }
+        site.operate("{\"cmd\":\"drain\",\"on\":false}");
+        for lock in locks.iter().chain([&free]) {
+            let again = lock.acquire(X).wait(TIME).guard();
+            assert!(again.is_ok(), "over {}: {again:?}", fabric.name());
+        }
+    }
+}
+
+/// An operator sees when a lock is free at the latest.
+#[test]
+fn the_lease_of_a_held_lock_is_told_whatever_its_type() {
+    for fabric in fabrics() {
+        let site = Site::new(&format!("leases-{}", fabric.name()));
+        let at = site.address();
+        let config = Config::new().port(at.port()).fabric(fabric);
+        let client = Client::with_config(&config, &at.ip().to_string()).unwrap();
+        let left_ms = || -> Option<u64> {
+            let answer = site.operate("{\"cmd\":\"locks\"}");
+            let (_, left) = answer.split_once("\"left_ms\":").unwrap();
+            left.split(',').next().unwrap().parse().ok()
+        };
+        for (kind, mode) in [
+            (LockType::Atomic, X),
+            (LockType::Rw, X),
+            (LockType::Rw, S),
+            (LockType::Fair, X),
+            (LockType::Fair, S),
+        ] {
+            let lock = client.lock_with_tokens("lock", kind).unwrap();
+            let guard = lock.acquire(mode).lease(Duration::from_secs(50)).guard().unwrap();
+            let told = left_ms();
+            let is_right = told.is_some_and(|ms| (10_000..51_000).contains(&ms));
+            assert!(is_right, "{} {kind:?} {mode:?}: {told:?}", fabric.name());
+            guard.unlock().unwrap();
+            assert_eq!(left_ms(), None, "{} {kind:?} {mode:?}", fabric.name());
+        }
+        let lock = client.rw_lock("lock").unwrap();
+        let _guard = lock.acquire(X).guard().unwrap();
+        assert_eq!(left_ms(), None, "it has no lease");
+    }
 }

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use common::site::Site;
-use common::{client, eventually, fabrics, server, server_with, S, X};
-use dlock_client::{Client, Config, FabricChoice, Lock, LockType, Token, Wait};
+use common::{client, eventually, fabrics, join, server, server_with, status, S, X};
+use dlock_client::{Client, Config, FabricChoice, Lock, LockDesc, LockType, Status, Token, Wait};
 use dlock_server::ServerConfig;
 
 /// A resource that refuses a writer whose token is smaller than one that it has seen.
@@ -65,6 +65,15 @@ fn a_hold_that_is_known_to_be_over_tells_no_token() {
             assert!(guard.token().is_some());
             eventually(20, "the lease ends", || guard.is_known_lost());
             assert_eq!(guard.token(), None, "{fabric:?} {lock_type:?}");
+        }
+        for lock_type in [LockType::Atomic, LockType::Fair] {
+            let instance = join(&server, fabric);
+            let name = format!("by id {fabric:?} {lock_type:?}");
+            let desc = LockDesc { tokens: true, lease_s: 0, name: name.into(), lock_type };
+            let lock = instance.get_lock(desc).1.unwrap();
+            assert_eq!(status(instance.trylock(lock, X, 1)), Status::Success);
+            assert!(instance.token(lock).is_some());
+            eventually(20, "its token ends with the lease", || instance.token(lock).is_none());
         }
     }
 }

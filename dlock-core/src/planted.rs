@@ -175,6 +175,9 @@ bugs! {
     ReturnsInVain =
         "returns-in-vain",
         "a client that comes back and cannot be let in keeps everything it has";
+    PlaceOutlasts =
+        "place-outlasts",
+        "the place of a client whose channel has ended is kept for a grace, not for its lease";
     LapsedGrantKept =
         "lapsed-grant-kept",
         "a ticket that lapsed is asked to be undone: it may have been granted";
@@ -539,6 +542,7 @@ pub const OF_UNITS: &[Bug] = &[
     Bug::DebtPaidTwice,
     Bug::KeptPastQueue,
     Bug::DrainKeeps,
+    Bug::PlaceOutlasts,
 ];
 
 /// The rules that schedules reach, but that only unit tests find broken: what follows is too rare

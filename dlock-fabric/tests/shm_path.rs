@@ -51,8 +51,13 @@ fn me() -> ClientId {
 /// An executor on the memory, and the primary's end of its socket.
 fn attached(memory: &mut CpuMemory) -> (ShmExecutor, UnixStream) {
     let (near, far) = UnixStream::pair().expect("sockets");
-    let attach =
-        Attach { client: me(), secret: Secret([0; 16]), fabric: FabricKind::Shm, verbs: None };
+    let attach = Attach {
+        client: me(),
+        secret: Secret([0; 16]),
+        fabric: FabricKind::Shm,
+        verbs: None,
+        returns: true,
+    };
     let now_ns = boot_ns();
     let clock = ClockEstimate::from_exchange(now_ns, now_ns, ServerTime(now_ns));
     let client = std::thread::spawn(move || ShmExecutor::attach_on(near.into(), &attach, clock));

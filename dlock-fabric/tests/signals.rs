@@ -47,7 +47,13 @@ fn a_wait_survives_signals_and_keeps_its_deadline() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let addr = listener.local_addr().unwrap();
     let client = ClientId::new(1).unwrap();
-    let attach = Attach { client, secret: Secret([0; 16]), fabric: FabricKind::Tcp, verbs: None };
+    let attach = Attach {
+        client,
+        secret: Secret([0; 16]),
+        fabric: FabricKind::Tcp,
+        verbs: None,
+        returns: true,
+    };
     let clock = ClockEstimate::from_exchange(0, 0, ServerTime(0));
     let waiter = std::thread::spawn(move || {
         let executor = TcpExecutor::attach(addr, &attach, clock).unwrap();

@@ -29,7 +29,13 @@ use dlock_server::{Orphans, Server, ServerConfig};
 const LEASE_S: u32 = 1_000;
 
 fn attach(session: &Session) -> Attach {
-    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Shm, verbs: None }
+    Attach {
+        client: session.client,
+        secret: session.secret,
+        fabric: FabricKind::Shm,
+        verbs: None,
+        returns: true,
+    }
 }
 
 fn socket(session: &Session) -> &[u8] {

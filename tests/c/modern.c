@@ -255,7 +255,9 @@ static void ends(int port, uint32_t type)
     EQ(event.status, DLOCK_E_CANCELLED);
     CHECK(event.user_data == &there && event.kind == DLOCK_EVENT_ACQUIRED);
     CHECK(event.lock.id == b.id && event.hold.id == 0 && event.token == 0);
-    IS(dlock_acquire_start(queue, b, NULL, AMPLE, firing.cancel, NULL), DLOCK_E_CANCELLED);
+    OK(dlock_acquire_start(queue, b, NULL, AMPLE, firing.cancel, &there)); /* it was fired before */
+    OK(dlock_queue_next(queue, AMPLE, NONE, &event));
+    CHECK(event.status == DLOCK_E_CANCELLED && event.user_data == &there && event.hold.id == 0);
     fired(&firing);
     OK(dlock_acquire_start(queue, b, NULL, DLOCK_MS(50), NONE, NULL));
     OK(dlock_queue_next(queue, AMPLE, NONE, &event));
@@ -382,7 +384,7 @@ static void sizes(int port)
 /* Arguments that are wrong, and handles that are none. */
 static void misuse(int port)
 {
-    dlock_client client = open_client(port), none = {0}, kind, never;
+    dlock_client client = open_client(port), none = {0}, kind, never, with_port;
     dlock_lock lock = open_lock(client, "misuse", DLOCK_TYPE_FAIR), no_lock;
     dlock_hold hold = must_hold(lock, NULL);
     dlock_acquire_options acquire = wanted(2, 0, 0);
@@ -392,7 +394,7 @@ static void misuse(int port)
     dlock_queue queue = {0};
     dlock_cancel cancel = {7};
     dlock_event event;
-    char name[513] = "n";
+    char name[513] = "n", place[32];
     int fd;
 
     kind.id = lock.id;
@@ -434,6 +436,15 @@ static void misuse(int port)
     DLOCK_INIT(&clients);
     IS(dlock_client_open(NULL, NULL, AMPLE, NONE, &none), DLOCK_E_INVALID);
     IS(dlock_client_open("no host !", NULL, AMPLE, NONE, &none), DLOCK_E_INVALID);
+    snprintf(place, sizeof(place), HOST ":%d", port);
+    MUST(dlock_client_open(place, NULL, AMPLE, NONE, &with_port));
+    OK(dlock_client_leave(with_port, AMPLE, NONE));
+    clients.port = (uint32_t)port;
+    MUST(dlock_client_open(place, &clients, AMPLE, NONE, &with_port));
+    OK(dlock_client_leave(with_port, AMPLE, NONE));
+    clients.port = (uint32_t)free_port();
+    IS(dlock_client_open(place, &clients, AMPLE, NONE, &none), DLOCK_E_INVALID);
+    CHECK(strstr(dlock_last_detail(), "host says port") != NULL);
     clients.port = 65536;
     IS(dlock_client_open(HOST, &clients, AMPLE, NONE, &none), DLOCK_E_INVALID);
     clients.port = (uint32_t)free_port();
@@ -456,82 +467,6 @@ static void misuse(int port)
     CHECK(strstr(dlock_last_detail(), "was closed before") != NULL);
     OK(dlock_lock_close(lock, AMPLE, NONE));
     IS(dlock_lock_close(lock, AMPLE, NONE), DLOCK_E_HANDLE);
-}
-
-#define MANY 200
-
-/* More locks at once than a message has room for. */
-static void many(int port)
-{
-    static dlock_item items[MANY];
-    dlock_client one = open_client(port), two = open_client(port);
-    dlock_lock last;
-    dlock_hold hold;
-    for (int i = 0; i < MANY; ++i) {
-        char name[16];
-        snprintf(name, sizeof(name), "many %d", i);
-        DLOCK_INIT(&items[i]);
-        items[i].lock = open_lock(one, name, types[i % 3]);
-        if (i == 77)
-            last = open_lock(two, name, types[i % 3]);
-    }
-    for (int round = 0; round < 3; ++round) {
-        OK(dlock_acquire_many(items, MANY, AMPLE, NONE));
-        for (int i = 0; i < MANY; ++i) {
-            CHECK(items[i].status == DLOCK_OK && items[i].hold.id != 0 && items[i].token != 0);
-        }
-        OK(dlock_release_many(items, MANY, AMPLE, NONE));
-        OK(dlock_release_many(items, MANY, AMPLE, NONE)); /* nothing is left to release */
-    }
-    hold = must_hold(last, NULL);
-    IS(dlock_acquire_many(items, MANY, DLOCK_S(1), NONE), DLOCK_E_TIMED_OUT);
-    CHECK(strstr(dlock_last_detail(), "items[77]") != NULL);
-    for (int i = 0; i < MANY; ++i) {
-        EQ(items[i].status, i == 77 ? DLOCK_E_TIMED_OUT : DLOCK_OK);
-    }
-    OK(dlock_release_many(items, MANY, AMPLE, NONE));
-    OK(dlock_release(hold, AMPLE, NONE));
-    items[5].flags = 8;
-    IS(dlock_acquire_many(items, MANY, AMPLE, NONE), DLOCK_E_INVALID);
-    items[5].flags = 0;
-    items[6].size = 8;
-    IS(dlock_acquire_many(items, MANY, AMPLE, NONE), DLOCK_E_SIZE);
-    IS(dlock_acquire_many(NULL, 1, AMPLE, NONE), DLOCK_E_INVALID);
-    OK(dlock_acquire_many(NULL, 0, AMPLE, NONE));
-    hold = must_hold(last, NULL); /* no failed call has acquired anything */
-    OK(dlock_client_leave(one, AMPLE, NONE));
-    OK(dlock_client_leave(two, AMPLE, NONE));
-    IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LEFT);
-    for (int i = 0; i < MANY; ++i) {
-        OK(dlock_lock_close(items[i].lock, AMPLE, NONE));
-    }
-    OK(dlock_lock_close(last, AMPLE, NONE));
-}
-
-/* A lease that ends while another of many is waited for. */
-static void many_leases(int port)
-{
-    dlock_item items[2];
-    dlock_client one = open_client(port), two = open_client(port);
-    for (uint32_t type = DLOCK_TYPE_FAIR; type <= DLOCK_TYPE_ATOMIC; ++type) {
-        const char *names[2] = {type == DLOCK_TYPE_FAIR ? "lapses" : "lapses too", "waits"};
-        dlock_lock held = open_lock(two, names[1], DLOCK_TYPE_FAIR);
-        dlock_acquire_options options = wanted(DLOCK_EXCLUSIVE, 0, 3000);
-        dlock_hold hold;
-        OK(dlock_acquire(held, &options, AMPLE, NONE, &hold, NULL));
-        for (int i = 0; i < 2; ++i) {
-            DLOCK_INIT(&items[i]);
-            items[i].lock = open_lock(one, names[i], i == 0 ? type : DLOCK_TYPE_FAIR);
-            items[i].lease_ms = i == 0 ? 1000 : 60000;
-        }
-        IS(dlock_acquire_many(items, 2, AMPLE, NONE), DLOCK_E_LOST);
-        CHECK(items[0].status == DLOCK_E_LOST && items[0].hold.id == 0 && items[0].token == 0);
-        CHECK(items[1].status == DLOCK_OK && items[1].hold.id != 0);
-        OK(dlock_release_many(items, 2, AMPLE, NONE));
-        IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LOST);
-    }
-    OK(dlock_client_leave(one, AMPLE, NONE));
-    OK(dlock_client_leave(two, AMPLE, NONE));
 }
 
 static void objects(int port)
@@ -590,8 +525,6 @@ int main(void)
     }
     sizes(port);
     misuse(port);
-    many(port);
-    many_leases(port);
     objects(port);
     dserver_lib_deinit();
     return conclusion("modern");

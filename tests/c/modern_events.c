@@ -34,6 +34,15 @@ static uint64_t generation_of(dlock_hold hold)
     return info.generation;
 }
 
+static uint64_t token_of(dlock_hold hold)
+{
+    dlock_hold_info info;
+    DLOCK_INIT(&info);
+    OK(dlock_hold_get_info(hold, &info));
+    CHECK(info.token != 0);
+    return info.token;
+}
+
 static dlock_hold hold_for(dlock_lock lock, uint32_t flags, uint64_t lease_ms)
 {
     dlock_hold hold;
@@ -56,7 +65,7 @@ static void contended(dlock_client client, dlock_client other, const char *name,
     uint64_t generation = generation_of(hold);
     dlock_event event = of_kind(queue, DLOCK_EVENT_GRANTED, generation);
     CHECK(event.lock.id == lock.id && event.user_data == &marks[0] && event.lock_id != 0);
-    CHECK(event.status == DLOCK_OK && event.hold.id == 0);
+    CHECK(event.status == DLOCK_OK && event.hold.id == 0 && event.token == token_of(hold));
     OK(dlock_acquire_start(its, others, NULL, AMPLE, NONE, &mine));
     event = of_kind(queue, DLOCK_EVENT_CONTENDED, generation);
     CHECK(event.count == 1 && event.left_ms == DLOCK_FOREVER);
@@ -66,7 +75,7 @@ static void contended(dlock_client client, dlock_client other, const char *name,
     dlock_event granted = first.kind == DLOCK_EVENT_ACQUIRED ? second : first;
     CHECK(granted.kind == DLOCK_EVENT_GRANTED && granted.user_data == &marks[1]);
     CHECK(acquired.kind == DLOCK_EVENT_ACQUIRED && acquired.user_data == &mine);
-    CHECK(acquired.generation == granted.generation);
+    CHECK(acquired.generation == granted.generation && acquired.token == granted.token);
     OK(dlock_release(acquired.hold, AMPLE, NONE));
     DLOCK_INIT(&event);
     IS(dlock_queue_next(queue, 0, NONE, &event), DLOCK_E_TIMED_OUT); /* a release is no event */
@@ -129,13 +138,14 @@ static void lost(dlock_client client)
     dlock_queue queue;
     dlock_lock lock = open_lock(client, "lost", DLOCK_TYPE_ATOMIC);
     dlock_hold hold = hold_for(lock, 0, slowness() > 1 ? 3000 : 1000);
-    uint64_t generation = generation_of(hold);
+    uint64_t generation = generation_of(hold), token = token_of(hold);
     MUST(dlock_queue_new(&queue));
     OK(dlock_listen_client(queue, client, NULL));
     dlock_event event = of_kind(queue, DLOCK_EVENT_GRANTED, generation);
-    CHECK(event.lock.id == 0 && event.lock_id != 0);
+    CHECK(event.lock.id == 0 && event.lock_id != 0 && event.token == token);
     event = of_kind(queue, DLOCK_EVENT_LOST, generation);
     CHECK(event.status == DLOCK_E_LOST && event.reason == DLOCK_LOST_EXPIRED);
+    CHECK(event.token == token);
     IS(dlock_release(hold, AMPLE, NONE), DLOCK_E_LOST);
     OK(dlock_queue_close(queue));
     OK(dlock_lock_close(lock, AMPLE, NONE));

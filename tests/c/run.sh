@@ -334,7 +334,7 @@ tls_on() { # FABRIC
         export DLOCK_TEST_TLS=$work/tls
     fi
     for name in unset_fields logging one_process one_process_cpp17 one_process_c11 prebuilt \
-        state_table identity good_guest strangers forked cost least_stack limits modern; do
+        state_table identity good_guest strangers forked cost least_stack limits modern modern_many; do
         case $fabric/$name in
         # as below; and without TLS, which these turn off, nothing is sealed
         tls/sealed/limits | tls/sealed/one_process_cpp17) [ -n "${RXE_VM:-}" ] && continue ;;
@@ -404,7 +404,7 @@ run_on() { # FABRIC
         fi
         # Not forked: in a child the memory of the parent's threads is lost, by nature.
         for name in unset_fields logging one_process one_process_c11 leases prebuilt state_table \
-            identity objects recovery endings modern modern_flight modern_threads; do
+            identity objects recovery endings modern modern_many modern_flight modern_threads; do
             test_case "valgrind/$fabric/$name" checked "$built/$name"
         done
         # What AES-GCM in assembler writes is uninitialised to memcheck: memory and leaks alone.
@@ -422,7 +422,7 @@ run_on() { # FABRIC
     for name in unset_fields devices logging one_process one_process_cpp17 one_process_c11 prebuilt \
         state_table identity good_guest strangers forked cost least_stack limits descriptors \
         no_libcrypto modern modern_downgrade modern_events modern_failover modern_flight modern_forked \
-        modern_frozen modern_threads; do
+        modern_frozen modern_many modern_threads; do
         # 1,000 clients need more memory than the others' virtual machine has: tests/rxe/cases/limits.sh
         # A standard of C++ makes no difference to verbs.
         case ${RXE_VM:+guest/}$fabric/$name in

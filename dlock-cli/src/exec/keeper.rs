@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use dlock_client::raw::Removal;
 use dlock_client::{Client, Error, Guard, Lock, LockType, Mode, Wait, LEASE_MAX};
 
 use super::keeper_watch::Watch;
@@ -43,6 +44,9 @@ const ALIVE: Duration = Duration::from_secs(5);
 const AGAIN_EVERY: Duration = Duration::from_secs(1);
 /// A recovery that has refused the hold waits this much longer than the stop of COMMAND may take.
 const LATE_MAX: Duration = Duration::from_secs(5);
+
+/// Why the lock is lost if a successor has refused the claim of it.
+const REFUSED: &str = "the primary's successor has refused the lock";
 
 /// The events of the main thread.
 pub enum Event {
@@ -294,18 +298,28 @@ fn extend(held: &mut Guard<'_>, client: &Client, lease: Duration) -> Result<u64,
     Ok(times::held_until_ns(asked_ns, lease, horizon_ns))
 }
 
-/// Stops COMMAND as at the end of a lease, because a recovering successor has refused the lock, or
-/// the session's horizon has passed. After that the recovery goes on, and the lock is free. Returns
-/// whether COMMAND has ended.
-fn give_up(exec: &Exec, end_ns: u64, events: &Receiver<Event>, watch: &Watch) -> bool {
-    log::info!("the primary's successor has refused the lock");
+/// Why the lock is lost that an operator has taken away.
+fn taken_away(removal: &Removal) -> String {
+    format!("an operator has taken it away, {}", removal.by)
+}
+
+/// Stops COMMAND as at the end of a lease, because a recovering successor has refused the lock, the
+/// session's horizon has passed, or an operator has removed this client. After that the recovery
+/// goes on, and the lock is free. Returns whether COMMAND has ended.
+fn give_up(
+    why: &str,
+    exec: &Exec,
+    end_ns: u64,
+    (events, watch): (&Receiver<Event>, &Watch),
+) -> bool {
+    log::info!("the lock is given up: {why}");
     if !exec.on_lost.stops() {
         return false;
     }
     let stop_time = times::stop_time(lease(exec));
     let end_ns = end_ns.min(times::now_ns() + times::ns(stop_time));
     watch.until(end_ns);
-    tell(GIVEN_UP, end_ns);
+    tell(GIVEN_UP, format_args!("{end_ns} {why}"));
     // if COMMAND cannot be killed, this wait ends without its end
     ends_within(stop_time + LATE_MAX, events)
 }
@@ -336,15 +350,22 @@ fn keep(
         tell(TOKEN, token); // the supervisor has the token before it starts COMMAND
     }
     tell(UNTIL, end_ns);
+    // an operator may have removed this client while it waited for the lock
+    let before = client.instance().removal();
+    let removal = || client.instance().removal().filter(|last| Some(last) != before.as_ref());
     let mut pause = times::extend_every(lease(exec));
     loop {
         match events.recv_timeout(pause) {
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Refused(goes_on)) if held.is_known_lost() => {
-                let has_ended = give_up(exec, end_ns, &events, watch);
+                // what was taken away at once may be another client's already
+                let removal = removal();
+                let is_over = removal.as_ref().is_some_and(|removal| removal.now);
+                let why = removal.map_or_else(|| REFUSED.to_string(), |by| taken_away(&by));
+                let has_ended = !is_over && give_up(&why, exec, end_ns, (&events, watch));
                 drop(goes_on);
                 if !has_ended {
-                    lost(Error::Lost, exec, &events, watch);
+                    lost(&why, exec, &events, watch);
                 }
                 break;
             }
@@ -365,7 +386,8 @@ fn keep(
                 pause = AGAIN_EVERY.min(times::extend_every(lease(exec)));
             }
             Err(error) => {
-                lost(error, exec, &events, watch);
+                let why = removal().map_or_else(|| error.to_string(), |by| taken_away(&by));
+                lost(&why, exec, &events, watch);
                 break;
             }
         }
@@ -377,9 +399,9 @@ fn keep(
 }
 
 /// Has the supervisor stop COMMAND at once, and waits for its end.
-fn lost(error: Error, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
+fn lost(why: &str, exec: &Exec, events: &Receiver<Event>, watch: &Watch) {
     watch.lost();
-    tell(LOST, error);
+    tell(LOST, why);
     // the recovery of a successor does not wait for a COMMAND that cannot be killed, or runs on
     let wait = match exec.on_lost.stops() {
         true => times::stop_time(lease(exec)) + LATE_MAX,

@@ -30,6 +30,7 @@
 //! | a failover that ends before the lease | nothing: the keeper claims the lock, and extends it |
 //! | the primary says that the lock is lost | supervisor: SIGKILL at once |
 //! | a successor refuses it | supervisor: SIGTERM, then SIGKILL; the recovery waits |
+//! | `dlock break`, `remove` | supervisor: SIGTERM, then SIGKILL; with `--now` SIGKILL at once |
 //! | supervisor stopped (SIGSTOP, Ctrl-Z) | keeper extends as before; it kills if it cannot |
 //! | supervisor killed | PR_SET_PDEATHSIG, and the keeper: SIGKILL to its group, then release |
 //! | keeper stopped | supervisor: as without an answer |
@@ -66,8 +67,9 @@ pub use supervisor::own_program;
 const UNTIL: &str = "until";
 /// The word of a line from the keeper: the fencing token of the hold.
 const TOKEN: &str = "token";
-/// The word of a line from the keeper: a successor has refused the lock. It gives the lock to
-/// another client when COMMAND has ended, or at this time (CLOCK_BOOTTIME, ns).
+/// The word of a line from the keeper: a successor has refused the lock, or an operator has removed
+/// the client. Another client gets the lock when COMMAND has ended, or at this time
+/// (CLOCK_BOOTTIME, ns). The reason follows.
 const GIVEN_UP: &str = "given-up";
 /// The word of a line from the keeper: the lock is lost, for the reason that follows, and another
 /// client may have it.

@@ -131,8 +131,9 @@ struct Supervisor<'a> {
     lost: Option<String>,
     /// The reason of the loss, as it was printed.
     reason: Option<String>,
-    /// Whether a successor of the primary has refused the lock, and waits for the end of COMMAND.
-    is_given_up: bool,
+    /// Why the keeper has given the lock up, which lasts until the end of COMMAND or the time that
+    /// the keeper has said; `None`: it has not.
+    given_up: Option<String>,
     command: Option<Pid>,
     status: Option<ExitStatus>,
     /// Whether the keeper, the process that holds the lock for this one, has ended or is about to.
@@ -160,7 +161,7 @@ impl<'a> Supervisor<'a> {
             token: None,
             lost: None,
             reason: None,
-            is_given_up: false,
+            given_up: None,
             is_alone: false,
             command: None,
             status: None,
@@ -189,7 +190,7 @@ impl<'a> Supervisor<'a> {
                     code => Ok(Some(code)),
                 };
             }
-            if (self.lost.is_some() || self.is_given_up) && !self.is_alone {
+            if (self.lost.is_some() || self.given_up.is_some()) && !self.is_alone {
                 self.dismiss_keeper(until_ns);
                 return Err(too_late());
             }
@@ -324,7 +325,8 @@ impl<'a> Supervisor<'a> {
 
     fn tell_loss(&mut self, result: &str) {
         let stopped = self.stopped_keeper();
-        let cause = self.lost.as_deref().or(stopped.as_deref());
+        let told = self.given_up.as_deref().or(self.lost.as_deref());
+        let cause = told.or(stopped.as_deref());
         let cause = cause.unwrap_or("the primary did not extend its lease in time");
         logging::say(format_args!("the lock is lost ({cause}): {result}"));
         self.reason = Some(cause.to_string());
@@ -425,12 +427,13 @@ impl<'a> Supervisor<'a> {
 
     fn heard(&mut self, line: &str) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match (word, rest.parse::<u64>()) {
+        let (number, why) = rest.split_once(' ').unwrap_or((rest, ""));
+        match (word, number.parse::<u64>()) {
             (TOKEN, Ok(token)) => self.token = Some(token),
             (UNTIL, Ok(end_ns)) => self.times = Some(StopTimes::of(end_ns, lease(self.exec))),
             (GIVEN_UP, Ok(end_ns)) => {
                 self.times = Some(StopTimes::of(end_ns, lease(self.exec)));
-                self.is_given_up = true;
+                self.given_up = Some(why.into());
             }
             (LOST, _) => self.lost = Some(rest.into()),
             _ => log::warn!("not understood: {line}"),

@@ -278,7 +278,7 @@ struct Away {
 }
 
 impl Work for Seeks {
-    fn turn(&mut self, has_event: bool) -> Next {
+    fn turn(&mut self, has_event: bool, _: bool) -> Next {
         let client = self.client.upgrade().filter(|_| !self.watch.is_over());
         let Some(client) = client else {
             self.watch.end();

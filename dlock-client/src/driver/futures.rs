@@ -16,7 +16,7 @@
 //! already has a guard, the drop hands the guard to the driver, which releases it. The slot's mutex
 //! decides which of these happens.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,6 +49,9 @@ pub const FUTURES_MAX: usize = 16_384;
 /// The most releases that may be queued; beyond that, the thread that asks for a release carries it
 /// out.
 const RELEASES_MAX: usize = 16_384;
+/// The most operations that one turn advances: other works of the driver have turns in between when
+/// many thousand futures end together.
+const SLICE_MAX: usize = 256;
 /// The time to the next turn if no future waits for anything.
 const IDLE_NS: u64 = NS;
 
@@ -269,7 +272,8 @@ impl Tasks {
             Box::new(Futures {
                 tasks,
                 call: Arc::new(move || call.call()),
-                all: Vec::new(),
+                all: VecDeque::new(),
+                left: 0,
                 timers: Timers::default(),
                 questions: Questions::default(),
                 keeping: Keeping::default(),
@@ -310,7 +314,10 @@ impl State {
 struct Futures {
     tasks: Arc<Tasks>,
     call: OnAnswer,
-    all: Vec<Work>,
+    /// Those behind were advanced last.
+    all: VecDeque<Work>,
+    /// How many from the front on are to be advanced before the driver may sleep.
+    left: usize,
     /// When to look at each hold next. A hold whose renewal is under way is not among them.
     timers: Timers,
     /// Questions to the primary about the holds of programs that listen.
@@ -322,9 +329,10 @@ struct Futures {
 }
 
 impl driver::Work for Futures {
-    fn turn(&mut self, _: bool) -> Next {
+    fn turn(&mut self, has_event: bool, is_called: bool) -> Next {
+        let known = self.all.len();
         let mut state = self.tasks.state.lock();
-        self.all.append(&mut state.submitted);
+        self.all.extend(state.submitted.drain(..));
         let renewed = std::mem::take(&mut state.renewed);
         let looked = std::mem::take(&mut state.looked);
         let kept = std::mem::take(&mut state.kept);
@@ -341,16 +349,23 @@ impl driver::Work for Futures {
         self.begin_renewals();
         kept.into_iter().for_each(|kept| self.keeping.put(kept));
         self.give_back_kept();
-        let mut waiting = Vec::with_capacity(self.all.len());
-        let mut ended = Vec::new();
-        for mut work in self.all.drain(..) {
+        if self.left == 0 || has_event || is_called || self.all.len() > known {
+            self.left = self.all.len();
+        }
+        for _ in 0..self.left.min(SLICE_MAX) {
+            self.left -= 1;
+            let Some(mut work) = self.all.pop_front() else { break };
             match work.advance(&self.tasks) {
-                false => waiting.push(work),
-                true => ended.extend(work.ends(&self.tasks)),
+                false => self.all.push_back(work),
+                true => {
+                    let renewed = work.ends(&self.tasks);
+                    renewed.into_iter().for_each(|renewed| self.timers.put_back(renewed));
+                }
             }
         }
-        self.all = waiting;
-        ended.into_iter().for_each(|renewed| self.timers.put_back(renewed));
+        if self.left > 0 {
+            return Next::Until(0, Source::None);
+        }
         let is_idle = self.questions.is_empty() && self.keeping.is_empty();
         if self.all.is_empty() && self.timers.next_ns().is_none() && is_idle {
             self.listens_to(None);
@@ -380,7 +395,7 @@ impl Futures {
                 Due::Renew => {
                     let wait = GuardWait::renewal(renewed.lock, renewed.hold);
                     let (keeps, slot) = (Keeps::Instance(instance), Where::Renewal(renewed));
-                    self.all.push(Work { keeps, wait, slot });
+                    self.all.push_back(Work { keeps, wait, slot });
                 }
             }
         }
@@ -391,7 +406,7 @@ impl Futures {
         for (instance, lock) in self.keeping.turn(KEPT_MAX) {
             let wait = GuardWait::give_back(lock);
             let (keeps, slot) = (Keeps::Instance(instance), Where::GiveBack);
-            self.all.push(Work { keeps, wait, slot });
+            self.all.push_back(Work { keeps, wait, slot });
         }
     }
 
@@ -597,5 +612,71 @@ impl Future for Reply {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.slot.poll(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dlock_core::wire::message::Mode;
+    use dlock_server::{Server, ServerConfig, VerbsUse};
+
+    use super::*;
+    use crate::client::Client;
+    use crate::options::Config;
+
+    struct Idle;
+
+    impl driver::Work for Idle {
+        fn turn(&mut self, _: bool, _: bool) -> Next {
+            Next::Until(u64::MAX, Source::None)
+        }
+    }
+
+    /// The heartbeats have the same thread.
+    #[test]
+    fn many_futures_that_are_dropped_together_are_cancelled_in_slices() {
+        const COUNT: usize = 3 * SLICE_MAX + 1;
+        let server = Server::start(ServerConfig {
+            bind: std::net::Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            verbs: VerbsUse::Off,
+            ..ServerConfig::default()
+        });
+        let server = server.expect("a primary");
+        let config = Config::new().port(server.local_addr().port());
+        let [holder, waiter] =
+            [0, 1].map(|_| Client::with_config(&config, "127.0.0.1").expect("a client"));
+        let held = holder.fair_lock("lock").unwrap();
+        let _guard = held.acquire(Mode::Exclusive).guard().unwrap();
+        let lock = waiter.fair_lock("lock").unwrap();
+
+        let tasks = Arc::new(Tasks::new());
+        register(|handle| {
+            tasks.state.lock().work = Some(handle.clone()); // this test is the driver
+            Box::new(Idle)
+        })
+        .unwrap();
+        let wait = || {
+            GuardWait::new(lock.id(), Mode::Exclusive, Lease::secs(30), Duration::from_secs(600))
+        };
+        let begin = |_| tasks.acquire(lock.reference(), wait(), None).unwrap();
+        let futures: Vec<Acquiring> = (0..COUNT).map(begin).collect();
+        let mut driven = Futures {
+            tasks: Arc::clone(&tasks),
+            call: Arc::new(|| ()),
+            all: VecDeque::new(),
+            left: 0,
+            timers: Timers::default(),
+            questions: Questions::default(),
+            session: None,
+        };
+        drop(futures);
+        let mut left = COUNT;
+        while left > 0 {
+            driver::Work::turn(&mut driven, false, left == COUNT);
+            let now = tasks.state.lock().acquires;
+            assert!(left - now <= SLICE_MAX, "{left} and {now}");
+            left = now;
+        }
     }
 }

@@ -97,7 +97,7 @@ pub(crate) fn look_after(pulse: &Arc<Pulse>, control: &SharedControl) {
 
 impl Work for Session {
     /// Sends the heartbeat of the session if it is due.
-    fn turn(&mut self, _: bool) -> Next {
+    fn turn(&mut self, _: bool, _: bool) -> Next {
         let (Some(pulse), Some(control)) = (self.0.upgrade(), self.1.upgrade()) else {
             return Next::Over;
         };

@@ -38,8 +38,8 @@ use crate::control::ShutdownHandle;
 /// A piece of work that gets turns of the driver until it is over.
 pub(crate) trait Work: Send {
     /// Does what there is to do now, without blocking. `has_event`: whether the connection that the
-    /// work watches has an event.
-    fn turn(&mut self, has_event: bool) -> Next;
+    /// work watches has an event. `is_called`: whether the work's handle was called.
+    fn turn(&mut self, has_event: bool, is_called: bool) -> Next;
 }
 
 /// When a work has its next turn, if its handle is not called before.
@@ -197,9 +197,9 @@ impl Entry {
     /// Gives the work its turn; returns whether it has another one. If a work panics, for example
     /// in a waker of the program, only this work ends.
     fn turn(&mut self) -> bool {
-        self.is_called.store(false, Ordering::SeqCst);
+        let is_called = self.is_called.swap(false, Ordering::SeqCst);
         let has_event = mem::take(&mut self.has_event);
-        match catch_unwind(AssertUnwindSafe(|| self.work.turn(has_event))) {
+        match catch_unwind(AssertUnwindSafe(|| self.work.turn(has_event, is_called))) {
             Ok(Next::Until(until_ns, source)) => {
                 (self.until_ns, self.source) = (until_ns, source);
                 true
@@ -227,7 +227,7 @@ mod tests {
     struct Tells(Sender<bool>, u32, u64);
 
     impl Work for Tells {
-        fn turn(&mut self, has_event: bool) -> Next {
+        fn turn(&mut self, has_event: bool, _: bool) -> Next {
             let _ = self.0.send(has_event); // the test may not receive any more
             self.1 -= 1;
             match self.1 {
@@ -241,7 +241,7 @@ mod tests {
     struct Panics;
 
     impl Work for Panics {
-        fn turn(&mut self, _: bool) -> Next {
+        fn turn(&mut self, _: bool, _: bool) -> Next {
             panic!("as the waker of a program")
         }
     }

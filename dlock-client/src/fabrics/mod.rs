@@ -77,7 +77,7 @@ impl Place<'_> {
     fn request(&self, fabric: FabricKind) -> Attach {
         let Session { client, secret, .. } = *self.session;
         // the executor of verbs brings its queue pairs itself
-        Attach { client, secret, fabric, verbs: None }
+        Attach { client, secret, fabric, verbs: None, returns: self.config.returns() }
     }
 }
 

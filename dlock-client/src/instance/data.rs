@@ -166,6 +166,9 @@ impl Instance {
         }
         if !is_success || matches!(op, Op::Unlock | Op::Downgrade) {
             lock_slot.changed.notify_all(); // threads that this client's own hold has kept out
+            if result.status == Status::LockNotGet {
+                return code(self.left_or(result.status)); // its client has left meanwhile
+            }
         }
         result
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dlock_core::ids::LockId;
 use dlock_core::lock::{Heard, ASK_AGAIN_NS};
+use dlock_core::token::Token;
 use dlock_core::wire::control::Told;
 use dlock_core::wire::message::Reply;
 use dlock_core::wire::status::Status;
@@ -55,14 +56,14 @@ impl Instance {
     pub(super) fn tells_of(&self, held: &mut ClientLock) {
         let now = held.clock_of_deadline();
         while let Some((hold, heard)) = held.listening.next(&held.entry, now) {
-            self.tells_heard(held.id, hold, heard);
+            self.tells_heard(held.id, (hold, held.listening.token()), heard);
             if heard == Heard::Granted {
                 self.looks_after(held, hold);
             }
         }
     }
 
-    fn tells_heard(&self, lock: LockId, hold: u64, heard: Heard) {
+    fn tells_heard(&self, lock: LockId, (generation, token): (u64, Option<Token>), heard: Heard) {
         let left = |until_ns: u64| Duration::from_nanos(until_ns.saturating_sub(boot_ns()));
         let what = match heard {
             Heard::Granted => HoldEvent::Granted,
@@ -74,7 +75,7 @@ impl Instance {
                 HoldEvent::Contended { waiters, until: until_ns.map(left) }
             }
         };
-        self.feeds.tell(Event::Hold { lock, generation: hold, what });
+        self.feeds.tell(Event::Hold { lock, generation, token, what });
     }
 
     /// Asks the primary whether other clients wait for the lock of a hold, if the program listens
@@ -122,7 +123,7 @@ impl Instance {
             let now = held.clock_of_deadline();
             let heard = held.listening.answered(asked.hold, reply, &held.entry, now);
             if let Some((hold, heard)) = heard {
-                self.tells_heard(held.id, hold, heard);
+                self.tells_heard(held.id, (hold, held.listening.token()), heard);
             }
             held.listening.asks_at_ns()
         })
@@ -160,8 +161,8 @@ impl Instance {
             let has = held.listening.hold().filter(|&hold| held.entry.hold() == Some(hold));
             let Some(hold) = has.filter(|_| has == known) else { continue };
             if let Some(new) = new {
-                let event =
-                    Event::Hold { lock: held.id, generation: hold, what: HoldEvent::Granted };
+                let (token, what) = (held.listening.token(), HoldEvent::Granted);
+                let event = Event::Hold { lock: held.id, generation: hold, token, what };
                 self.feeds.tell_one(new, event);
                 self.looks_after(held, hold);
             }

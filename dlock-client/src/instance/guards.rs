@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use dlock_core::clock::Lease;
+use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::LockId;
 use dlock_core::lock::{EntryState, Op, OpResult, TimeOut};
 use dlock_core::operation::Bounds;
@@ -31,6 +31,9 @@ pub(crate) type Attempt = (OpResult, u64);
 
 /// How often the end of a guard waits for the lock's slot, up to 5 s each time.
 const END_TRIES_MAX: usize = 2;
+
+/// How often a thread that waits for another guard of its client looks whether the session is over.
+const LOOK_EVERY_NS: u64 = NS;
 
 impl Instance {
     /// As [`trylock`](Self::trylock), for guards. If this client holds the lock already, a guard
@@ -152,7 +155,7 @@ impl Instance {
                 Err(status) => break Err(status),
             }
             mine.get_or_insert_with(|| held.queue_up());
-            let look_ns = until_ns.min(held.may_be_over_at_ns());
+            let look_ns = held.may_be_over_at_ns().min(boot_ns() + LOOK_EVERY_NS).min(until_ns);
             if lock_slot.changed.wait_until(guard, look_ns) && look_ns == until_ns {
                 break Err(Status::Fail);
             }
@@ -173,9 +176,20 @@ impl Instance {
         let is_next = held.queue.front().is_none_or(|&first| Some(first) == mine);
         let is_kept_out = in_the_way(held, mode);
         match held.busy {
+            Busy::No if is_next && is_kept_out => self.is_still_connected(held).map(|()| false),
             Busy::No => Ok(is_next && !is_kept_out),
             Busy::Waiting => Ok(false),
             Busy::Async => Err(self.refuse(ASYNC)),
+        }
+    }
+
+    /// Checks, for a wait that asks the primary nothing, that the session is not over, if only the
+    /// program could bring the client back.
+    fn is_still_connected(&self, held: &ClientLock) -> Result<(), Status> {
+        let removed = held.exec.refusal().filter(|status| *status == Status::ClientRemoved);
+        match self.watch().is_none() && held.exec.is_over() {
+            true => Err(removed.unwrap_or(Status::BadResponse)),
+            false => Ok(()),
         }
     }
 
@@ -314,7 +328,7 @@ impl Instance {
     pub(crate) fn token_of_guard(&self, lock: LockId, hold: u64) -> Option<Token> {
         let (_lock_slot, guard, _) = self.of_guard(lock, hold).ok()?;
         let held = guard.as_ref()?;
-        held.entry.token().filter(|_| !held.entry.is_known_over(held.clock_of_deadline()))
+        held.entry.token_now(held.clock_of_deadline())
     }
 
     /// The end of this hold's lease, as this client knows it now; `None`: the hold is over, or
@@ -325,10 +339,11 @@ impl Instance {
     }
 
     /// The fencing token of this client's hold of the lock, as far as the client knows it; `None`:
-    /// the client does not hold the lock, or has got it without tokens.
+    /// the hold is over, or has no token.
     pub fn token(&self, lock: LockId) -> Option<Token> {
         let (_lock_slot, guard, _) = self.idle(lock).ok()?;
-        guard.as_ref().filter(|held| held.entry.refs() > 0)?.entry.token()
+        let held = guard.as_ref().filter(|held| held.entry.refs() > 0)?;
+        held.entry.token_now(held.clock_of_deadline())
     }
 
     /// Ends the hold of a guard. If the primary cannot be asked, the hold ends all the same,

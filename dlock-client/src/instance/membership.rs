@@ -104,6 +104,7 @@ impl Instance {
             has_told: AtomicBool::new(false),
             has_refused: AtomicBool::new(false),
             is_taken_away: AtomicBool::new(false),
+            removal: Mutex::default(),
             said: LoggedOnce::default(),
             tasks: Arc::new(Tasks::new()),
             keeper: OnceLock::new(),
@@ -231,9 +232,7 @@ impl Instance {
         };
         let to = To { peer, patience, level, said: &self.said };
         let joined = join(&self.config, to, request, Some(link.client), self.wrap.as_ref());
-        joined.inspect_err(|unreached| {
-            self.is_taken_away.fetch_or(unreached.is_taken_away, Ordering::Relaxed);
-        })
+        joined.inspect_err(|unreached| self.learns_of(unreached.removal.as_ref()))
     }
 
     /// Replaces the old session. `is_anew`: the new one is of a new client, which holds nothing.

@@ -68,6 +68,7 @@ use crate::driver::heartbeat::{Pulse, SharedControl};
 use crate::driver::kept::Keeper;
 use crate::events::Feeds;
 use crate::execute::DATA_WAIT_NS;
+use crate::host::Removal;
 use crate::logged_once::LoggedOnce;
 use crate::stats::Stats;
 use crate::table::{Busy, IdHasher, LockSlot, LockSlotGuard, Table};
@@ -144,6 +145,8 @@ pub struct Instance {
     has_refused: AtomicBool,
     /// A primary has said that an operator removed this client.
     is_taken_away: AtomicBool,
+    /// The last such answer.
+    removal: Mutex<Option<Removal>>,
     /// Reasons, already logged, why this client has not come back to a primary.
     said: LoggedOnce,
     /// The futures and renewals of this client, and what it keeps.
@@ -183,6 +186,18 @@ impl Instance {
     /// The work of the driver for this client.
     pub(crate) fn tasks(&self) -> &Arc<Tasks> {
         &self.tasks
+    }
+
+    /// How an operator has removed this client, if a primary has said so when the client came back.
+    pub fn removal(&self) -> Option<Removal> {
+        self.removal.lock().clone()
+    }
+
+    fn learns_of(&self, removal: Option<&Removal>) {
+        if let Some(removal) = removal {
+            *self.removal.lock() = Some(removal.clone());
+            self.is_taken_away.store(true, Ordering::Relaxed);
+        }
     }
 
     /// The verbs, messages and doorbells of this session so far; `None` if it does not run over
@@ -306,7 +321,7 @@ impl Instance {
     #[cold]
     fn not_got(&self) -> Status {
         self.stats.add(Counter::LockNotGet);
-        Status::LockNotGet
+        self.left_or(Status::LockNotGet) // the end of the client may have taken the lock
     }
 
     /// Keeps the session as it is while the guard lives: a reinit waits until the guard is dropped.

@@ -20,7 +20,7 @@ use crate::config::ClientConfig;
 use crate::control::{CallError, Control, Patience, CONTROL_WAIT};
 use crate::driver::heartbeat::Pulse;
 use crate::fabrics::{Attached, Place};
-use crate::host::{Address, Unreached};
+use crate::host::{Address, Removal, Unreached};
 use crate::logged_once::LoggedOnce;
 
 /// A session that the primary has granted. A session after `Reinit` is only prepared: it replaces
@@ -100,18 +100,19 @@ pub(super) fn join(
     let until_ns = deadline_in(Duration::from_nanos(SHOW_WAIT_NS));
     let reply =
         reply.map_err(|e| Unreached { why: control.why(e), ..e.status_of_init().into() })?;
-    let is_taken_away = matches!(reply, ControlReply::Removed { .. });
     if let ControlReply::Error(status) = &reply {
         let peer = control.peer();
         said.log(level, format!("the primary at {peer} refuses this client: {status}"));
     }
-    if let (ControlReply::Removed { by }, Some(client)) = (&reply, expected) {
+    let mut removal = None;
+    if let (ControlReply::Removed { by, now }, Some(client)) = (&reply, expected) {
+        removal = Some(Removal { client, by: by.clone(), now: *now });
         let what = "what it held is lost, and may be given to others; it has to begin anew";
         let line = format!("client {client} was removed by an operator, {by:?}: {what}");
         said.log(log::Level::Error, line);
     }
     let session = session::accept(reply, expected)
-        .map_err(|status| Unreached { is_taken_away, ..status.into() })?;
+        .map_err(|status| Unreached { removal, ..status.into() })?;
     let clock = ClockEstimate::from_exchange(sent_ns, received_ns, session.now);
     let (primary, tls, until_attached) = (control.peer(), tls.as_ref(), patience.until_ns);
     let place =

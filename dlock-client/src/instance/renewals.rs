@@ -123,16 +123,23 @@ impl Instance {
     }
 }
 
+/// Why the library gives a hold up, for the log.
+fn why_lost(is_renewed: bool, is_endless: bool) -> &'static str {
+    match (is_endless, is_renewed) {
+        (true, _) => "it has no lease, and the horizon of its session ends now without an answer",
+        (false, true) => "its lease was not renewed, and ends now",
+        (false, false) => "its lease ends now",
+    }
+}
+
 impl ClientLock {
     /// What is to be done now for the renewal of the hold.
     fn due(&mut self, is_listened_to: bool) -> Due {
+        let (is_renewed, is_endless) = (self.entry.is_renewed(), self.entry.deadline().is_never());
         let due = self.entry.due(is_listened_to, self.clock_of_deadline());
         if due == Due::Lost {
-            log::warn!(
-                "lock {} is lost: its lease was not renewed, and ends now; its program is \
-                 told by its next call",
-                self.id
-            );
+            let why = why_lost(is_renewed, is_endless);
+            log::warn!("lock {} is lost: {why}; its program is told by its next call", self.id);
         }
         due
     }
@@ -141,5 +148,19 @@ impl ClientLock {
     /// to tell the time.
     pub(super) fn clock_of_deadline(&self) -> Now {
         self.binding.clock(self.fresh_if_ready())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why_lost;
+
+    #[test]
+    fn a_loss_is_logged_as_one_of_a_renewal_if_there_was_one() {
+        for (is_renewed, is_endless) in [(false, false), (false, true), (true, true)] {
+            assert!(!why_lost(is_renewed, is_endless).contains("renewed"));
+        }
+        assert!(!why_lost(false, true).contains("its lease"));
+        assert!(why_lost(true, false).contains("renewed"));
     }
 }

@@ -64,6 +64,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         has_told: AtomicBool::new(false),
         has_refused: AtomicBool::new(false),
         is_taken_away: AtomicBool::new(false),
+        removal: Mutex::default(),
         said: LoggedOnce::default(),
         watch: None,
     };

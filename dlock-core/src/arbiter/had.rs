@@ -102,6 +102,26 @@ impl Arbiter {
         is_something && !is_queued && !is_place
     }
 
+    /// When the last hold of this lock is over; `None`: there is none, or one has no end. It reads
+    /// what each client has that has got the lock.
+    pub(crate) fn leases_end(
+        &self,
+        now: ServerTime,
+        mem: &mut dyn LockMemory,
+        lock: LockRef<'_>,
+    ) -> Option<ServerTime> {
+        let mut last = None;
+        for &(client, handle) in lock.refs {
+            if self.may_hold(now, mem, lock, client, handle) {
+                match self.had(now, mem, lock, client, handle) {
+                    Had::Leased(until) => last = last.max(Some(until)),
+                    _ => return None,
+                }
+            }
+        }
+        last
+    }
+
     /// Ends all waits for this lock, because of a drain: no client gets the lock any more.
     pub(crate) fn end_waits(
         &mut self,

@@ -20,6 +20,7 @@ use super::contended::Question;
 use super::{Doubt, LockEntry, OpResult};
 use crate::clock::Now;
 use crate::planted::{self, Bug};
+use crate::token::Token;
 
 /// Why a hold is over that its program has not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +68,8 @@ pub enum Heard {
 pub struct Listening {
     /// The number of the hold of which the listeners know.
     pub(super) hold: Option<u64>,
+    /// The fencing token of the hold of which the listeners knew last.
+    token: Token,
     /// Until when the lease of that hold surely ran, when the listeners last looked.
     until_ns: u64,
     is_failing: bool,
@@ -80,6 +83,11 @@ impl Listening {
         self.hold
     }
 
+    /// The fencing token of the hold that the last event was about.
+    pub fn token(&self) -> Option<Token> {
+        self.token.some()
+    }
+
     /// The next event, and the number of the hold that it is about. The caller asks until there is
     /// none, in the same turn as the operation that may have changed the entry. `now`: read by the
     /// clock of the entry's deadline.
@@ -87,12 +95,13 @@ impl Listening {
         let has = entry.hold();
         let Some(known) = self.hold else {
             let hold = has?;
-            let until_ns = entry.runs_until_ns(now);
-            *self = Self { hold: Some(hold), until_ns, is_failing: false, ..*self };
+            let (until_ns, token) = (entry.runs_until_ns(now), entry.token().unwrap_or_default());
+            *self = Self { hold: Some(hold), token, until_ns, is_failing: false, ..*self };
             return Some((hold, Heard::Granted));
         };
         if has == Some(known) {
             self.until_ns = entry.runs_until_ns(now);
+            self.token = entry.token().unwrap_or(self.token); // a downgrade gives another one
             let is_new = entry.is_renewal_failing() && !self.is_failing;
             self.is_failing = entry.is_renewal_failing();
             return is_new.then_some((known, Heard::RenewalFailing { until_ns: self.until_ns }));

@@ -18,6 +18,7 @@ impl LockEntry {
     pub fn rewrite_ledger(&mut self) {
         use EntryState as S;
         self.lease.clock = NO_CLOCK; // the new channel has a clock estimate of its own
+        self.fair.claim_clock = NO_CLOCK; // and the claim of a ticket was cut with the old one
         let is_fair = self.lock_type == LockType::Fair;
         let mode = match self.state {
             _ if self.doubt != Doubt::None => return, // the next operation undoes it

@@ -10,6 +10,7 @@
 use super::{Doubt, EntryState, LockEntry, Loss, Op, OpResult};
 use crate::clock::{Deadline, Lease, Now, NS};
 use crate::planted::{self, Bug};
+use crate::token::Token;
 use crate::wire::message::LockType;
 use crate::wire::status::Status;
 
@@ -233,6 +234,11 @@ impl LockEntry {
     pub fn is_known_over(&self, now: Now) -> bool {
         let may_be_over = self.hold().is_some() && now.local_ns >= self.runs_until_ns(now);
         self.is_lost() || may_be_over
+    }
+
+    /// The [token](Self::token), unless the hold is known to be over.
+    pub fn token_now(&self, now: Now) -> Option<Token> {
+        self.token().filter(|_| !self.is_known_over(now))
     }
 
     /// Until when the lease surely runs, on this host's clock; `u64::MAX`: it has no end, or

@@ -226,6 +226,24 @@ impl Locks {
         }
     }
 
+    /// Handles that an operator removes a client of the predecessor that has not come: the client
+    /// may not come any more. If its leases end `at_once`, the recovery does not wait for the
+    /// client; else it waits until the client's horizon, on which no lease relies any more. Returns
+    /// whether the recovery waited for this client.
+    pub(crate) fn removes_missing(&mut self, client: ClientId, at_once: bool) -> bool {
+        let promised = self.awaited.promised.get(&client).copied();
+        let is_here = self.registry.clients.get(client).is_some();
+        let waits = self.awaited.missing.get_mut(&client);
+        let Some(until) = waits.filter(|_| self.recovering && !is_here) else { return false };
+        *until = promised.map_or(*until, |promised| promised.min(*until));
+        match at_once {
+            true => self.is_dead(client),
+            false if planted::is(Bug::RemovedReturns) => {}
+            false => _ = self.removed.insert(client),
+        }
+        true
+    }
+
     /// Handles that a client of the predecessor has come, or that a member has come back: the
     /// client may say once that it has claimed everything.
     pub fn came_back(&mut self, now: ServerTime, client: ClientId) {

@@ -12,8 +12,9 @@
 //!
 //! During a drain the primary must execute every word operation itself: it offers no other fabric,
 //! and [`Membership::drains`](crate::membership::Membership) cuts off the clients that reach the
-//! memory themselves. Because no lock can be taken anew, a lock that was found free stays free: the
-//! drain looks at each lock once.
+//! memory themselves and come back by themselves; the drain is not over while there are others.
+//! Because no lock can be taken anew otherwise, a lock that was found free stays free: the drain
+//! looks at each lock once.
 
 use super::{lock_ref, Had, Locks};
 use crate::arbiter::Sent;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Snapshots of locks and clients for the administrator.
 
-use super::Locks;
+use super::{lock_ref, Locks};
 use crate::arbiter::fair_view;
+use crate::clock::ServerTime;
 use crate::ids::{ClientId, LockId, Slot};
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::wire::message::LockType;
+
+/// The most clients of one lock whose leases a snapshot reads.
+const LEASES_SHOWN_MAX: usize = 64;
 
 /// One lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,9 @@ pub struct LockSnapshot {
     pub refs: usize,
     /// How many clients are queued at the arbiter.
     pub waiters: usize,
+    /// When the last hold is over; `None`: it is free, a hold has no end, or so many clients have
+    /// got the lock that what they have is not read.
+    pub leases_end: Option<ServerTime>,
 }
 
 /// One client.
@@ -48,11 +55,17 @@ impl Locks {
     /// Locks with ids above `after` in the order of their ids, at most `max`.
     pub fn locks_snapshot(
         &self,
+        now: ServerTime,
         mem: &mut dyn LockMemory,
         after: LockId,
         max: usize,
     ) -> Vec<LockSnapshot> {
         let page = self.registry.locks.after(after).take(max);
+        let leases_end = |mem: &mut dyn LockMemory, slot| {
+            let lock = lock_ref(&self.registry, slot)?;
+            let is_short = lock.refs.len() <= LEASES_SHOWN_MAX;
+            is_short.then(|| self.arbiter.leases_end(now, mem, lock)).flatten()
+        };
         page.map(|record| LockSnapshot {
             lock: record.id(),
             name: record.name().to_vec(),
@@ -61,6 +74,7 @@ impl Locks {
             word: word(mem, record.slot(), record.lock_type()),
             refs: record.refs().len(),
             waiters: self.arbiter.waiters(record.slot()),
+            leases_end: leases_end(mem, record.slot()),
         })
         .collect()
     }

@@ -485,7 +485,7 @@ impl Membership {
             }
             _ => return Err(Status::Error),
         };
-        member.channels = number;
+        (member.channels, member.returns) = (number, attach.returns);
         let is_prepared = target == Some(Target::Prepared);
         let mut watch = None;
         if let Some(JoiningProcess { pid, .. }) = joining.process {

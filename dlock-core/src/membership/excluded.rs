@@ -55,11 +55,12 @@ impl Membership {
     }
 
     /// Makes clients that reach the memory themselves come back over a fabric whose chains the
-    /// primary executes, because in a drain the primary refuses some chains. A client without a
-    /// horizon stays, because it would lose what it has without a lease.
+    /// primary executes, because in a drain the primary refuses some chains. A client that does not
+    /// come back by itself stays, and so does one without a horizon: it would lose what it has.
     pub(crate) fn drains(&mut self) {
         let is_out = |(client, member): (&ClientId, &Member)| {
-            let keeps_all = member.bounded > ServerTime(0) || planted::is(Bug::DrainLapses);
+            let keeps_all =
+                member.returns && member.bounded > ServerTime(0) || planted::is(Bug::DrainLapses);
             (member.reaches_memory() && keeps_all).then_some(*client)
         };
         let out: Vec<ClientId> = self.members.iter().filter_map(is_out).collect();

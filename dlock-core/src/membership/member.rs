@@ -104,6 +104,8 @@ pub(super) struct Member {
     pub(super) channels: u64,
     /// The fabric of the last command channel.
     pub(super) fabric: Option<FabricKind>,
+    /// Whether the client comes back by itself if the primary closes its channel.
+    pub(super) returns: bool,
     /// Processes that have mapped the lock memory for this client.
     pub(super) processes: Vec<Process>,
     /// Whether some queue pairs of the client could not be fenced yet.
@@ -149,6 +151,7 @@ impl Member {
             channel: None,
             channels: 0,
             fabric: None,
+            returns: false,
             processes: Vec::new(),
             unfenced: false,
             horizon_s: 0,

@@ -156,7 +156,7 @@ pub struct Membership {
     /// How many descriptors the members take because processes have mapped the memory for them.
     mapping_files: u64,
     /// The operator that has removed each removed client, for the answer to the client.
-    removers: BTreeMap<ClientId, Arc<str>>,
+    removers: BTreeMap<ClientId, (Arc<str>, bool)>,
 }
 
 impl Membership {

@@ -77,10 +77,7 @@ impl Membership {
         if !has || !self.members.contains_key(&client) {
             return;
         }
-        if self.removers.len() >= REMEMBERED_MAX {
-            self.removers.pop_first();
-        }
-        self.removers.insert(client, Arc::clone(&asked.by));
+        self.removed_by(client, asked);
         if asked.now {
             return self.end(client, Ending::All(Exit::OperatorNow));
         }
@@ -91,11 +88,19 @@ impl Membership {
         self.cut_off(client, Exit::Operator);
     }
 
-    /// The name of the operator who has removed this client. `None`: no operator has removed it, or
-    /// so long ago that the primary has forgotten it.
-    pub fn remover(&self, client: ClientId) -> Option<&str> {
+    /// Records who has removed a client.
+    pub(crate) fn removed_by(&mut self, client: ClientId, asked: &Asked) {
+        if self.removers.len() >= REMEMBERED_MAX {
+            self.removers.pop_first();
+        }
+        self.removers.insert(client, (Arc::clone(&asked.by), asked.now));
+    }
+
+    /// The name of the operator who has removed this client, and whether its leases ended at once.
+    /// `None`: no operator has removed it, or so long ago that the primary has forgotten it.
+    pub fn remover(&self, client: ClientId) -> Option<(&str, bool)> {
         let is_member = self.members.get(&client);
         let is_removed = is_member.is_none_or(|member| member.is_barred || !member.may_return());
-        self.removers.get(&client).filter(|_| is_removed).map(|by| &**by)
+        self.removers.get(&client).filter(|_| is_removed).map(|(by, now)| (&**by, *now))
     }
 }

@@ -75,6 +75,14 @@ impl Primary {
         whose: &Whose,
         asked: Asked,
     ) -> Vec<ClientId> {
+        // nobody can ask a client that has not come to this recovery yet
+        if let (Whose::Client(client), true) = (whose, asked.until <= now) {
+            let is_member = self.members.state(*client).is_some();
+            if !is_member && self.locks.removes_missing(*client, asked.now) {
+                self.members.removed_by(*client, &asked);
+                return vec![*client];
+            }
+        }
         let members = &self.members;
         let (lock, clients) = match whose {
             Whose::Client(client) => (None, vec![*client]),
@@ -111,8 +119,10 @@ impl Primary {
     pub fn refusal(&self, request: &ControlRequest, status: Status) -> ControlReply {
         match request {
             ControlRequest::Reinit { client, .. } if status == Status::ClientRemoved => {
-                let by = self.members.remover(*client).map(str::to_string);
-                by.map_or(ControlReply::Error(status), |by| ControlReply::Removed { by })
+                let remover = self.members.remover(*client);
+                let removed =
+                    |(by, now): (&str, bool)| ControlReply::Removed { by: by.into(), now };
+                remover.map_or(ControlReply::Error(status), removed)
             }
             _ => ControlReply::Error(status),
         }

@@ -68,7 +68,7 @@ fn a_session_is_that_of_the_client_that_asked() {
     let other = ClientId::new(8);
     assert_eq!(accept(ControlReply::Session(session()), other), Err(Status::BadResponse));
     assert_eq!(accept(ControlReply::Done, None), Err(Status::BadResponse));
-    let removed = ControlReply::Removed { by: "uid 0".into() };
+    let removed = ControlReply::Removed { by: "uid 0".into(), now: true };
     assert_eq!(accept(removed, None), Err(Status::ClientRemoved));
     let refused = ControlReply::Error(Status::Success);
     assert_eq!(accept(refused, None), Err(Status::BadResponse), "a refusal is no success");

@@ -339,6 +339,8 @@ pub enum ControlReply {
     Removed {
         /// The operator's name, at most 255 bytes.
         by: String,
+        /// Whether the client's leases ended at once.
+        now: bool,
     },
 }
 
@@ -353,6 +355,8 @@ pub struct Attach {
     pub fabric: FabricKind,
     /// The client's queue pairs; present if and only if `fabric` needs a device.
     pub verbs: Option<VerbsAttach>,
+    /// Whether the client comes back by itself if the primary closes the channel.
+    pub returns: bool,
 }
 
 /// The answer to [`Attach`]. On a Unix socket its frame carries the file descriptors of the

@@ -376,7 +376,7 @@ fn open(request: ControlRequest, caller: Caller) -> Event {
 
 fn attach_of(peer: Peer) -> Attach {
     let Peer { id: client, secret, fabric, .. } = peer;
-    Attach { client, secret, fabric, verbs: None }
+    Attach { client, secret, fabric, verbs: None, returns: true }
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn a_stranger_is_no_member() {
     site.handle(Event::removes(stranger));
     assert!(matches!(&site.effects[..], [Effect::Operated { clients, .. }] if clients.is_empty()));
     let secret = Secret([7; 16]);
-    let attach = Attach { client: stranger, secret, fabric: Tcp, verbs: None };
+    let attach = Attach { client: stranger, secret, fabric: Tcp, verbs: None, returns: true };
     let refused = site.primary.parts().0.finish_attach(&attach, Joining::over(Tcp)).map(drop);
     assert_eq!(refused, Err(Status::ClientRemoved));
     assert_eq!(site.members().state(stranger), None);
@@ -534,7 +534,7 @@ fn a_client_comes_back_and_attaches_with_its_own_certificate_alone() {
         for shown in identities {
             let is_own = shown == own;
             let Peer { id: client, secret, fabric, .. } = peer;
-            let attach = Attach { client, secret, fabric, verbs: None };
+            let attach = Attach { client, secret, fabric, verbs: None, returns: true };
             let may =
                 |joining: Joining| site.primary.may_attach(&attach, joining) == Status::Success;
             assert_eq!(may(Joining::over(Tcp).shown(shown)), is_own, "{own:?} {shown:?}");

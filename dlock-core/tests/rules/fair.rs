@@ -5,9 +5,10 @@ use crate::common::lock::{
     expiry, id, is_denied, is_done, is_granted, until, World, HANDLE, RESOLVE, S, X,
 };
 use dlock_core::clock::{Lease, NS};
+use dlock_core::ids::Slot;
 use dlock_core::limits::{FAIR_DIVERT, FAIR_GRACE, FAIR_LANE_END, HINDRANCE_S};
 use dlock_core::memory::exec::LockMemory;
-use dlock_core::memory::word_op::{Word, WordAddr};
+use dlock_core::memory::word_op::{Word, WordAddr, WordOp};
 use dlock_core::memory::words::{TakenWord, Ticket, TurnWord};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 
@@ -348,6 +349,55 @@ fn the_graces_of_clients_whose_channels_ended_end_together() {
     }
     assert!(w.pass(GRACE_NS).is_empty());
     assert!(is_granted(&w.release(1, X, first), 4));
+}
+
+/// Takes a ticket for a client whose chains the primary executes.
+fn takes_by_primary(w: &mut World, n: u32, lease_s: u32) -> Ticket {
+    w.arbiter.proxy(id(n));
+    let before = w.memory.word;
+    let ticket = w.take(n, X, lease_s);
+    let claim = w.memory.ledgers[&id(n)];
+    let addr = WordAddr::new(Slot(0), Word::W0);
+    let took = WordOp::Faa { addr, add: TakenWord::addend(X) };
+    w.call(|arbiter, _, memory, lock, _, _| {
+        arbiter.executed_word_op(memory, lock, (id(n), HANDLE), claim, &took, before);
+    });
+    ticket
+}
+
+/// Nothing but this primary can show the client its turn. A client that looks by itself may have
+/// seen its turn since, and so may one whose turn has come.
+#[test]
+fn a_place_of_a_client_whose_channel_has_ended_is_kept_for_a_grace_only() {
+    let ends = |w: &mut World, n| {
+        w.call(|arbiter, now, memory, lock, _, out| {
+            arbiter.drop_waits(now, memory, lock, id(n), out);
+        })
+    };
+    for (is_by_primary, comes_back) in [(true, false), (false, false), (true, true)] {
+        let mut w = fair(3);
+        let first = w.take(1, X, 600);
+        let second = match is_by_primary {
+            true => takes_by_primary(&mut w, 2, 58),
+            false => w.take(2, X, 58),
+        };
+        let third = w.take(3, X, 58);
+        assert!(w.wait(2, X, second).is_empty() && w.wait(3, X, third).is_empty());
+        assert!(ends(&mut w, 2).is_empty());
+        assert!(w.pass(GRACE_NS / 2).is_empty(), "the first has its turn");
+        if comes_back {
+            w.claims(2, X, 1, 58); // the new channel begins with what the client claims
+            assert!(w.wait(2, X, second).is_empty());
+        }
+        assert!(w.pass(GRACE_NS + NS).is_empty(), "the first has its turn");
+        let out = w.release(1, X, first);
+        assert_eq!(is_granted(&out, 3), is_by_primary && !comes_back, "{out:?}");
+        assert_eq!(is_granted(&out, 2), comes_back, "{out:?}");
+    }
+    let mut w = fair(1);
+    takes_by_primary(&mut w, 1, 30);
+    assert!(ends(&mut w, 1).is_empty());
+    assert_eq!(w.memory.ledgers[&id(1)].deadline(), until(30), "it may rely on its turn");
 }
 
 /// An answer to a request of the earlier channel would be taken for an answer on the next channel.

@@ -401,6 +401,7 @@ fn run(g: &mut Gen) {
             if runs && holder.until > Deadline::NONE && !holder.is_condemned {
                 assert!(site.state(holder.peer).is_some(), "{} lost its lease", holder.peer.id);
                 let locks = site.primary.locks().locks_snapshot(
+                    site.now,
                     &mut site.memory,
                     dlock_core::ids::LockId(0),
                     1_000,

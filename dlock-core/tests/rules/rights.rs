@@ -437,7 +437,7 @@ fn memory_is_not_handed_to_who_may_not_do_everything_and_taken_from_who_may_not_
     let (writer, trusted) = (world.join(WRITER).unwrap(), world.join("DNS:all").unwrap());
     let attach = |client| {
         let (secret, fabric) = (Secret([7; 16]), Shm);
-        Attach { client, secret, fabric, verbs: None }
+        Attach { client, secret, fabric, verbs: None, returns: true }
     };
     let joining = Joining::by(Shm, Some(1), true);
     assert_eq!(world.primary.may_attach(&attach(writer), joining), Status::Denied);

@@ -3,12 +3,15 @@
 
 use crate::common::site::{reinit, w0, Peer, Site, START};
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
-use dlock_core::ids::Seq;
+use dlock_core::ids::{ClientId, Seq};
+use dlock_core::locks::Known;
 use dlock_core::membership::{Exit, Gone, State};
 use dlock_core::memory::word_op::{Chain, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{Draining, Effect, Event};
-use dlock_core::wire::control::{Act, ControlReply, ControlRequest, FabricKind, LockGrant, Whose};
+use dlock_core::wire::control::{
+    Act, ControlReply, ControlRequest, FabricKind, LockGrant, Secret, Terms, Whose,
+};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
@@ -49,7 +52,7 @@ fn a_removed_client_keeps_its_lease_and_does_not_come_back() {
         let refused = site.ask_back(peer).map(drop);
         assert_eq!(refused, Err(Status::ClientRemoved));
         let answer = site.primary.refusal(&reinit(peer, 9), Status::ClientRemoved);
-        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into() });
+        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: false });
         site.until(at_s(u64::from(HORIZON_S) - 1));
         let rw = site.get(other, "rw", LockType::Rw);
         assert_eq!(RwWord::from_bits(site.word(&rw)).client(), peer.id.get());
@@ -62,7 +65,11 @@ fn a_removed_client_keeps_its_lease_and_does_not_come_back() {
         assert_eq!(site.state(peer), None);
         assert_eq!(word(&mut site, other, "leased").client(), 0);
         let answer = site.primary.refusal(&reinit(peer, 9), Status::ClientRemoved);
-        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into() }, "it is remembered");
+        assert_eq!(
+            answer,
+            ControlReply::Removed { by: "uid 0".into(), now: false },
+            "it is remembered"
+        );
     }
 }
 
@@ -74,6 +81,8 @@ fn at_once_a_lease_ends_with_its_client() {
     take(&mut site, Whose::Client(peer.id), 0, true);
     assert_eq!((site.state(peer), site.exits(peer)), (None, vec![Exit::OperatorNow]));
     assert_eq!(word(&mut site, other, "leased").client(), 0);
+    let answer = site.primary.refusal(&reinit(peer, 9), Status::ClientRemoved);
+    assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: true });
 }
 
 /// A stopped process has the memory mapped, so the lock stays held, and the operator is told why.
@@ -258,10 +267,16 @@ fn in_a_drain_no_lock_is_taken_and_what_is_held_is_given_back() {
 fn a_client_that_reaches_the_memory_is_to_come_back_over_another_fabric() {
     let mut site = Site::new();
     let (peer, plain) = (site.join(Verbs, HORIZON_S), site.join(Verbs, 0));
+    site.stays = true;
+    let waits_for_its_program = site.join(Verbs, HORIZON_S);
+    site.stays = false;
     site.take_lease(peer, 100);
     drain(&mut site, true);
     assert_eq!(site.state(peer), Some(State::Fenced(Exit::Drained)));
     assert_eq!(site.state(plain), Some(State::Present), "it would lose what has no lease");
+    let state = site.state(waits_for_its_program);
+    assert_eq!(state, Some(State::Present), "it would lose everything");
+    take(&mut site, Whose::Client(waits_for_its_program.id), 0, true);
     let back = site.ask_back(peer).unwrap();
     assert_eq!(site.attach(back), Status::NotReady);
     assert_eq!(site.attach(Peer { fabric: Tcp, ..back }), Status::Success);
@@ -300,4 +315,52 @@ fn without_a_rule_no_client_operates_the_primary() {
     let reply = site.control(peer, ControlRequest::Operate(act));
     assert_eq!(reply, ControlReply::Error(Status::Denied));
     assert_eq!(site.state(other), Some(State::Present));
+}
+
+/// No session of the client is left that could be asked, or fenced.
+#[test]
+fn a_missing_client_that_an_operator_removes_is_not_waited_for_and_does_not_come() {
+    let of_old = |id: u32, horizon_s| Known {
+        client: ClientId::new(id).unwrap(),
+        secrets: [Secret([id as u8; 16]); 3],
+        identity: None,
+        horizon_s,
+        has_locks: true,
+    };
+    let removes = |site: &mut Site, known: &Known, grace_s, now| {
+        take(site, Whose::Client(known.client), grace_s, now);
+        site.primary.operated().to_vec()
+    };
+    let all = [of_old(5, 0), of_old(6, 10)];
+    for is_now in [true, false] {
+        let mut site = Site::new();
+        site.handle(Event::Awaits { known: all.to_vec(), deadline_s: 30 });
+        let stranger = of_old(9, 0);
+        assert!(removes(&mut site, &stranger, 0, true).is_empty());
+        assert!(removes(&mut site, &all[1], 60, is_now).is_empty(), "there is no one to ask");
+        assert_eq!(removes(&mut site, &all[1], 0, is_now), [all[1].client]);
+        let peer = Peer {
+            id: all[1].client,
+            secret: all[1].secrets[0],
+            control: 0,
+            fabric: Tcp,
+            terms: Terms::UNLIMITED,
+        };
+        let refused = site.open_twice(&reinit(peer, 10)).map(drop);
+        assert_eq!(refused, Err(Status::ClientRemoved));
+        let answer = site.primary.refusal(&reinit(peer, 10), Status::ClientRemoved);
+        assert_eq!(answer, ControlReply::Removed { by: "uid 0".into(), now: is_now });
+        // one without a horizon relies on its locks until it is known to have ended
+        assert_eq!(removes(&mut site, &all[0], 0, false), [all[0].client]);
+        site.until(START.plus_ns(10_000 * NS));
+        assert!(site.locks().is_recovering());
+        if !is_now {
+            let left = site.locks().progress().unwrap().missing;
+            let horizon = Some(START.plus_ns(10 * NS));
+            assert_eq!(left, [(all[0].client, None), (all[1].client, horizon)]);
+        }
+        assert_eq!(removes(&mut site, &all[0], 0, true), [all[0].client]);
+        site.until(site.now);
+        assert!(!site.locks().is_recovering());
+    }
 }

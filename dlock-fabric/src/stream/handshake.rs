@@ -174,7 +174,13 @@ mod tests {
 
     fn attach() -> Attach {
         let client = ClientId::new(1).expect("a client id");
-        Attach { client, secret: Secret([7; 16]), fabric: FabricKind::Shm, verbs: None }
+        Attach {
+            client,
+            secret: Secret([7; 16]),
+            fabric: FabricKind::Shm,
+            verbs: None,
+            returns: true,
+        }
     }
 
     fn attached(status: Status) -> Attached {

@@ -31,7 +31,8 @@
 //!     {"ok":false,"error":"…"}
 //! ```
 //! `holder` is the exclusive holder where the word names one, else null (a fair word does not);
-//! `left_ms` is the rest of the lease of a held atomic lock; null: it has no end, or is not known.
+//! `left_ms` is the rest of the lease of a held lock, of the last one if several clients hold it;
+//! null: it has no end, or is not known.
 //! `readers` counts the holds of a read-write lock in shared mode. Ids of locks are positive and
 //! ordered within the pages; `more` says that there is another page.
 
@@ -240,13 +241,13 @@ impl Endpoint {
     }
 
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {
+        let now = self.info.clock.now();
         let look = move |primary: &Primary, memory: &mut Memory| {
-            primary.locks().locks_snapshot(memory, LockId(after), max + 1)
+            primary.locks().locks_snapshot(now, memory, LockId(after), max + 1)
         };
         let mut locks = self.look(None, look).await?;
         let more = locks.len() > max;
         locks.truncate(max);
-        let now = self.info.clock.now();
         let locks: Vec<LockLine> = locks.into_iter().map(|lock| LockLine::of(lock, now)).collect();
         Some(json!({ "ok": true, "more": more, "locks": locks }))
     }
@@ -306,12 +307,14 @@ struct LockLine {
 
 impl LockLine {
     fn of(lock: LockSnapshot, now: ServerTime) -> Self {
+        let left_of = |end: ServerTime| end.0.saturating_sub(now.0).div_ceil(NS / 1_000);
         let left_ms = |deadline: Deadline| match deadline {
             // the lease has no end; no field has a number above 2^53, which JSON readers may not
             // keep
             Deadline::NEVER => None,
-            _ => Some(deadline.expiry().0.saturating_sub(now.0).div_ceil(NS / 1_000)),
+            _ => Some(left_of(deadline.expiry())),
         };
+        let last_ms = lock.leases_end.map(left_of);
         let (r#type, holder, left_ms, readers) = match lock.lock_type {
             LockType::Atomic => {
                 let word = AtomicWord::from_bits(lock.word);
@@ -320,9 +323,9 @@ impl LockLine {
             }
             LockType::Rw => {
                 let word = RwWord::from_bits(lock.word);
-                ("rw", (word.client() != 0).then(|| word.client()), None, word.rcount())
+                ("rw", (word.client() != 0).then(|| word.client()), last_ms, word.rcount())
             }
-            LockType::Fair => ("fair", None, None, 0),
+            LockType::Fair => ("fair", None, last_ms, 0),
         };
         Self {
             lock: lock.lock.0,
@@ -364,6 +367,7 @@ mod tests {
                 word,
                 refs: 1,
                 waiters: 0,
+                leases_end: None,
             };
             LockLine::of(lock, ServerTime(0)).left_ms
         };

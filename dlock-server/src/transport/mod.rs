@@ -323,6 +323,7 @@ mod tests {
             secret: Secret([0; 16]),
             fabric: FabricKind::Shm,
             verbs: None,
+            returns: true,
         };
         let pump = Box::new(StreamPump::new(Box::new(line)));
         let asked = Instant::now();

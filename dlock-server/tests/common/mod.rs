@@ -201,7 +201,13 @@ pub fn reinit(session: &Session) -> ControlRequest {
 }
 
 pub fn attach(session: &Session) -> Attach {
-    Attach { client: session.client, secret: session.secret, fabric: FabricKind::Tcp, verbs: None }
+    Attach {
+        client: session.client,
+        secret: session.secret,
+        fabric: FabricKind::Tcp,
+        verbs: None,
+        returns: true,
+    }
 }
 
 pub fn desc(name: &str, lock_type: LockType) -> LockDesc {

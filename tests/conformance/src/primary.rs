@@ -125,7 +125,7 @@ impl TestPrimary {
 
 /// The `Attach` of a test client.
 pub fn attach(client: ClientId) -> Attach {
-    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None }
+    Attach { client, secret: SECRET, fabric: FabricKind::Shm, verbs: None, returns: true }
 }
 
 /// The test primaries' clock, known for certain: they are on this host.

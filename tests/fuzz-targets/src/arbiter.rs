@@ -485,7 +485,7 @@ impl World {
             return;
         }
         let wakes = self.primary.next_wakeup().is_some();
-        for lock in self.primary.locks_snapshot(&mut self.memory, LockId(0), 8) {
+        for lock in self.primary.locks_snapshot(ServerTime(0), &mut self.memory, LockId(0), 8) {
             match lock.lock_type {
                 LockType::Atomic => {
                     let word = AtomicWord::from_bits(lock.word);

@@ -121,7 +121,7 @@ impl World {
             true => (FabricKind::Tcp, Joining::over(FabricKind::Tcp)),
             false => (FabricKind::Shm, Joining::by(FabricKind::Shm, Some(7), true)),
         };
-        let attach = Attach { client, secret, fabric, verbs: None };
+        let attach = Attach { client, secret, fabric, verbs: None, returns: true };
         let is_known = self.sessions.contains(&(client, secret));
         match self.handle(Event::Attach { attach, joining }) {
             Some(Effect::Attached { channel: Ok(_), .. }) => {
@@ -360,7 +360,8 @@ impl World {
             let is_present = members.state(client.client) == Some(State::Present);
             assert_eq!(is_present, is_bound);
         }
-        for lock in self.primary.locks().locks_snapshot(&mut self.memory, LockId(0), LOCKS_MAX + 1)
+        let locks = self.primary.locks();
+        for lock in locks.locks_snapshot(ServerTime(0), &mut self.memory, LockId(0), LOCKS_MAX + 1)
         {
             assert!(lock.refs > 0 && lock.refs <= clients && lock.waiters == 0, "{lock:?}");
         }

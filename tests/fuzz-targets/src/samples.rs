@@ -95,14 +95,20 @@ fn requests(client: ClientId) -> Vec<Frame> {
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::Control(SEQ, r)).collect();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let attach = Attach { client, secret: SECRET, fabric, verbs: None };
+        let attach = Attach { client, secret: SECRET, fabric, verbs: None, returns: true };
         frames.push(Frame::Attach(attach));
     }
     for messages in [None, Some(endpoint(2))] {
         let verbs =
             VerbsAttach { chains: endpoint(1), messages, ring_slots: 32, message_bytes: 256 };
         let (fabric, verbs) = (FabricKind::Verbs, Some(verbs));
-        frames.push(Frame::Attach(Attach { client, secret: SECRET, fabric, verbs }));
+        frames.push(Frame::Attach(Attach {
+            client,
+            secret: SECRET,
+            fabric,
+            verbs,
+            returns: false,
+        }));
     }
     frames
 }
@@ -144,7 +150,7 @@ fn replies(client: ClientId) -> Vec<Frame> {
         C::Created(object),
         C::Object(ObjectGrant { object, handle: HANDLE, slot, generation: Generation(3) }),
         C::Operated(3),
-        C::Removed { by: "uid 0".to_string() },
+        C::Removed { by: "uid 0".to_string(), now: false },
     ];
     let mut frames: Vec<Frame> = all.into_iter().map(|r| Frame::ControlReply(SEQ, r)).collect();
     let (status, slots) = (Status::Success, 100);

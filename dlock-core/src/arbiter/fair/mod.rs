@@ -15,6 +15,8 @@
 //! clients it only knows that they may have one ([`decision`]).
 
 mod decision;
+mod hold;
+mod keep;
 mod lap;
 mod state;
 
@@ -23,8 +25,8 @@ use super::kept;
 use super::{cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter};
 use super::{LedgerEntry, ROUNDS_MAX};
 use crate::clock::{Deadline, Lease, ServerTime};
-use crate::ids::{ClientId, Handle, Slot};
-use crate::limits::CLIENTS_MAX;
+use crate::ids::{ClientId, Slot};
+use crate::limits::{CLIENTS_MAX, FAIR_GRACE};
 use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::memory::words::{FairView, TakenWord, Ticket, TurnWord, STAMP_MAX};
@@ -32,6 +34,8 @@ use crate::planted::{self, Bug};
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 use decision::Decision;
+pub(super) use hold::{hold, Hold};
+pub(super) use keep::{is_held_by, refuse_try};
 pub(super) use state::FairState;
 use state::{addr_of, Has, Status as Known, View};
 
@@ -54,7 +58,7 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
         }
         Request::Keep { mode, ticket: Some(ticket), lease, .. } => {
             advance(ctx, state);
-            if !keep(ctx, state, from, (mode, ticket), lease) {
+            if !keep::keep(ctx, state, from, (mode, ticket), lease) {
                 let handle = from.handle;
                 let release = Request::Release { handle, mode, ticket: Some(ticket) };
                 return self::request(ctx, state, from, release);
@@ -179,65 +183,6 @@ fn answer_poll(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, ticket: T
         let word = ctx.read();
         ctx.answer(from, Reply::Queued { word, ticket });
     }
-}
-
-/// A client that has asked once for a kept lock gets its answer.
-pub(super) fn refuse_try(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller) {
-    state.fair.waits_no_more(from.client);
-    let word = ctx.read();
-    match state.fair.records.get(&from.client).map(|record| record.ticket) {
-        Some(ticket) => ctx.answer(from, Reply::Queued { word, ticket }),
-        None => ctx.denied(from, Status::Fail),
-    }
-}
-
-/// Lets the client keep its hold; `false`: it does not hold the lock, or others want it.
-fn keep(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    from: Caller,
-    (mode, ticket): (Mode, Ticket),
-    lease: Lease,
-) -> bool {
-    let w0 = addr_of(ctx, Word::W0);
-    let (taken, turn) = (TakenWord::from_bits(ctx.mem.read(w0)), state::turn(ctx));
-    let entry = ctx.ledger(from.client, from.handle);
-    let is_alone = match mode {
-        Mode::Exclusive => turn.serves(mode, ticket) && taken.mx() == turn.nx() + 1,
-        Mode::Shared => turn.nx() == ticket.tx && taken.mx() == turn.nx(),
-    };
-    let is_wanted = !state.queue.is_empty()
-        || !state.fair.held_back.is_empty()
-        || mode == Mode::Exclusive && taken.ms() != turn.ns();
-    let is_open = is_alone && !(is_wanted && !planted::is(Bug::KeptPastQueue));
-    let may_have = may_have(ctx, &state.fair, from, (mode, ticket));
-    if !is_open || !may_have || entry.claims() != Some(mode) || lease.is_none() {
-        return false;
-    }
-    let granted = state.fair.granted_until(from.client, entry.stamp());
-    let deadline = granted.max(Some(entry.deadline())).max(Some(ctx.now.deadline(lease)));
-    let deadline = deadline.unwrap_or_default();
-    let status = Known::Granted { deadline };
-    state.fair.knows(from.client, (mode, ticket), entry.stamp(), status);
-    kept::granted(ctx, state, from, (turn.into_bits(), deadline));
-    true
-}
-
-/// Whether the arbiter knows of a hold of this client.
-pub(super) fn is_held_by(
-    ctx: &mut Ctx<'_>,
-    state: &LockState,
-    client: ClientId,
-    handle: Handle,
-) -> bool {
-    let entry = ctx.ledger(client, handle);
-    let turn = state::turn(ctx);
-    state.fair.records.get(&client).is_some_and(|record| {
-        let is_of = record.stamp == entry.stamp() && entry.claims() == Some(record.mode);
-        let is_turn = record.ticket.tx == turn.nx() && record.status != Known::Over;
-        let is_passed = record.mode == Mode::Shared && state.fair.is_passed(client, record.ticket);
-        is_of && is_turn && !is_passed
-    })
 }
 
 fn grant(
@@ -392,13 +337,33 @@ pub(super) fn forget(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId)
     advance(ctx, state);
 }
 
-/// The client's wait was dropped. Its ticket stays for a grace, in which the client may ask again.
-/// The graces of clients whose channels ended together end together.
+/// The client's wait was dropped, because its channel has ended. Its ticket stays for a grace, in
+/// which the client may ask again. The graces of clients whose channels ended together end
+/// together.
 pub(super) fn waits_dropped(ctx: &mut Ctx<'_>, state: &mut LockState, client: ClientId) {
     state.fair.waits_no_more(client);
     state.fair.begins_grace(client, ctx.now);
     state.fair.held_back.remove(&client);
+    if !planted::is(Bug::PlaceOutlasts) {
+        cut_claim(ctx, state, client);
+    }
     advance(ctx, state);
+}
+
+/// The claim of a turn that has not come ends with the grace, if this primary executes the client's
+/// looks: the client can see its turn on another channel only, for which it asks anew. The claim of
+/// any other client counts, because it may have seen its turn since.
+fn cut_claim(ctx: &mut Ctx<'_>, state: &LockState, client: ClientId) {
+    let turn = state::turn(ctx);
+    if !ctx.is_proxied(client) || !state.fair.is_before_its_turn(client, turn) {
+        return;
+    }
+    let known = ctx.lock.refs.iter().find(|(who, _)| *who == client);
+    let Some(&(_, handle)) = known else { return };
+    let (entry, until) = (ctx.ledger(client, handle), ctx.now.deadline(FAIR_GRACE));
+    if entry.claims().is_some() && entry.deadline() > until {
+        ctx.mem.set_ledger(client, handle, entry.with_deadline(until));
+    }
 }
 
 /// Looks because of the timer: no message has reported a change.
@@ -576,43 +541,6 @@ pub(super) fn has(
         Known::Granted { deadline } => Some((record.ticket, Some(deadline))),
         Known::Over => None,
         Known::Issued | Known::Kept | Known::Waiting => Some((record.ticket, None)),
-    }
-}
-
-/// What a client has of this lock when its session ends.
-pub(super) enum Hold {
-    Nothing,
-    /// A hold or a claim until this deadline.
-    Claimed(Deadline),
-    /// A place in the queue, without a claim that still runs.
-    Place,
-}
-
-/// What the client has. Even a client that has given its wait up, or has not heard of its grant,
-/// may have looked at the word since, and relies on what its ledger claims.
-pub(super) fn hold(
-    fair: &FairState,
-    client: ClientId,
-    entry: LedgerEntry,
-    now: ServerTime,
-    is_proxied: bool,
-) -> Hold {
-    let record = fair.records.get(&client);
-    let record = record.filter(|r| r.stamp == entry.stamp() && entry.claims() == Some(r.mode));
-    let noted = entry.claims().map(|_| entry.deadline());
-    let running = noted.filter(|&noted| now < noted.expiry());
-    match record.map(|r| r.status) {
-        None if is_proxied => Hold::Nothing,
-        None => noted.map_or(Hold::Nothing, Hold::Claimed),
-        Some(Known::Over) => Hold::Nothing,
-        Some(Known::Granted { deadline: Deadline::NEVER }) => {
-            Hold::Claimed(running.unwrap_or(Deadline::NEVER))
-        }
-        Some(Known::Granted { deadline }) => {
-            Hold::Claimed(noted.map_or(deadline, |noted| noted.max(deadline)))
-        }
-        Some(Known::Issued) => noted.map_or(Hold::Place, Hold::Claimed),
-        Some(Known::Kept | Known::Waiting) => running.map_or(Hold::Place, Hold::Claimed),
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Fair {
     pub(super) turn: TurnWord,
     /// The least that the ledger claims: until when, and by which clock.
     claim_until: Deadline,
-    claim_clock: u64,
+    pub(super) claim_clock: u64,
     /// Whether the arbiter gives the tickets; its answer says when clients take them again.
     diverted: bool,
     /// Until when a ticket of a single try (`TryLock`) is claimed.

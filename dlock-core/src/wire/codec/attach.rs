@@ -3,7 +3,7 @@
 //! answer. Fields in the order in which they travel:
 //!
 //! ```text
-//!   Attach    client, secret, fabric [, chains, messages?, ring]
+//!   Attach    client, secret, fabric [, chains, messages?, ring], returns
 //!   Attached  status, slots, ledger entries, clock offset, verbs?, until
 //!
 //!   [ ]    only if the fabric needs a device (verbs, sealed): queue pairs, and the receive ring
@@ -35,7 +35,7 @@ pub(super) fn attach(r: &mut Reader<'_>) -> Read<Attach> {
         true => Some(verbs_attach(r)?),
         false => None,
     };
-    Ok(Attach { client, secret, fabric, verbs })
+    Ok(Attach { client, secret, fabric, verbs, returns: r.bool("returns")? })
 }
 
 pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
@@ -53,6 +53,7 @@ pub(super) fn put_attach(w: &mut Writer<'_>, attach: &Attach) {
         w.option(verbs.messages, |w, endpoint| put_endpoint(w, &endpoint));
         put_ring(w, verbs.ring_slots, verbs.message_bytes);
     }
+    w.bool(attach.returns);
 }
 
 fn verbs_attach(r: &mut Reader<'_>) -> Read<VerbsAttach> {

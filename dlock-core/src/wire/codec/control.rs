@@ -151,6 +151,7 @@ pub(super) fn reply(r: &mut Reader<'_>) -> Read<ControlReply> {
         8 => R::Operated(r.u32()?),
         9 => R::Removed {
             by: String::from_utf8(r.short_bytes()?).map_err(|_| FrameError::Invalid("operator"))?,
+            now: r.bool("now")?,
         },
         _ => return Err(FrameError::Invalid("control reply")),
     })
@@ -200,10 +201,11 @@ pub(super) fn put_reply(w: &mut Writer<'_>, reply: &ControlReply) {
             w.u8(8);
             w.u32(*clients);
         }
-        R::Removed { by } => {
+        R::Removed { by, now } => {
             w.u8(9);
             let fits = (0..=by.len().min(255)).rev().find(|&end| by.is_char_boundary(end));
             w.short_bytes(&by.as_bytes()[..fits.unwrap_or(0)]);
+            w.bool(*now);
         }
     }
 }

@@ -77,7 +77,7 @@ fn control_reply(g: &mut Gen, variant: usize) -> ControlReply {
             generation: Generation(g.next()),
         }),
         8 => R::Operated(g.u32()),
-        _ => R::Removed { by: "an operator".repeat(g.below(20)) },
+        _ => R::Removed { by: "an operator".repeat(g.below(20)), now: g.below(2) > 0 },
     }
 }
 
@@ -134,7 +134,13 @@ fn one_of_each(g: &mut Gen) -> Vec<Frame> {
     for fabric in FabricKind::ALL.into_iter().chain([FabricKind::Verbs]) {
         let verbs = fabric.needs_device().then(|| g.verbs_attach());
         let (client, secret) = (g.client(), g.secret());
-        frames.push(Frame::Attach(Attach { client, secret, fabric, verbs }));
+        frames.push(Frame::Attach(Attach {
+            client,
+            secret,
+            fabric,
+            verbs,
+            returns: g.below(2) > 0,
+        }));
     }
     for has_verbs in [false, true] {
         frames.push(Frame::Attached(Attached {
@@ -322,7 +328,8 @@ fn verbs_payload(change: impl FnOnce(&mut VerbsAttach)) -> Result<Frame, FrameEr
     let mut verbs = VerbsAttach { messages: None, ..g.verbs_attach() };
     change(&mut verbs);
     let (client, secret, fabric) = (g.client(), g.secret(), FabricKind::Verbs);
-    decoded(&encoded(&Frame::Attach(Attach { client, secret, fabric, verbs: Some(verbs) })))
+    let attach = Attach { client, secret, fabric, verbs: Some(verbs), returns: true };
+    decoded(&encoded(&Frame::Attach(attach)))
 }
 
 #[test]

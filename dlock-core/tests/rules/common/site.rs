@@ -53,6 +53,8 @@ pub struct Site {
     pub slow: bool,
     /// Whether requests that have come are passed to the primary only when the test asks for it.
     pub deaf: bool,
+    /// Clients that attach do not come back by themselves.
+    pub stays: bool,
     pub controls: u64,
     /// The command channel of each client's session, and of the one that is prepared.
     pub channels: HashMap<ClientId, u64>,
@@ -89,6 +91,7 @@ impl Site {
             watched: HashMap::new(),
             slow: false,
             deaf: false,
+            stays: false,
             controls: 0,
             channels: HashMap::new(),
             prepared: HashMap::new(),
@@ -241,7 +244,7 @@ impl Site {
             fabric => Joining::over(fabric),
         };
         let Peer { id: client, secret, fabric, .. } = peer;
-        let attach = Attach { client, secret, fabric, verbs: None };
+        let attach = Attach { client, secret, fabric, verbs: None, returns: !self.stays };
         let channel = match self.handle(Event::Attach { attach, joining }) {
             Some(Effect::Attached { channel: Ok(channel), .. }) => channel,
             Some(Effect::Attached { channel: Err(status), .. }) => return status,

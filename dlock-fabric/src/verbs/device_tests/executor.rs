@@ -336,7 +336,7 @@ fn an_attach_that_nobody_answers_ends_when_it_is_to() {
     };
     let (near, _silent) = UnixStream::pair().unwrap();
     let (client, secret) = (ClientId::new(1).unwrap(), Secret([7; 16]));
-    let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None };
+    let attach = Attach { client, secret, fabric: FabricKind::Tcp, verbs: None, returns: false };
     let attached = VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock());
     assert!(matches!(attached, Err(FabricError::TimedOut)), "{attached:?}");
     assert!(began.elapsed() < crate::os::net::CONNECT_WAIT, "it took as long as without that");

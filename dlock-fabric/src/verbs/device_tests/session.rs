@@ -57,7 +57,8 @@ impl Site {
         let options = VerbsOptions { shared_qp: self.shared_qp, ..options };
         let (near, line) = UnixStream::pair().unwrap();
         let fabric = FabricKind::Tcp; // the executor corrects it
-        let attach = Attach { client, secret: Secret([7; 16]), fabric, verbs: None };
+        let attach =
+            Attach { client, secret: Secret([7; 16]), fabric, verbs: None, returns: false };
         std::thread::scope(|scope| {
             let exec = scope.spawn(move || {
                 VerbsExecutor::attach_on(&options, near.into(), &attach, exact_clock()).unwrap()

@@ -133,10 +133,20 @@ pub unsafe extern "C" fn dlock_client_open(
             deliver(client, "client", || {
                 let until = Until::new(timeout_ns, cancel)?;
                 let host = text(host, "host")?.ok_or_else(|| invalid("host is NULL"))?;
-                Address::of_host(&host, PORT_DEFAULT)
+                let given = Address::parse(&host, 0)
                     .map_err(|error| invalid(format!("host {host:?}: {error}")))?;
-                let config = config(&super::abi::options(options, "options")?)?;
-                let client = open(host, config, &until)?;
+                let mut options = super::abi::options(options, "options")?;
+                match (given.port().into(), options.port) {
+                    (0, _) => {}
+                    (port, 0) => options.port = port,
+                    (port, other) if port == other => {}
+                    (port, other) => {
+                        let what = format!("host says port {port}, and options->port {other}");
+                        return Err(invalid(what));
+                    }
+                }
+                let config = config(&options)?;
+                let client = open(given.host(), config, &until)?;
                 Ok(dlock_client { id: handles::insert(client) })
             })
         }

@@ -110,8 +110,9 @@ impl Listener {
             ..Plain::zeroed()
         };
         told.kind = match event {
-            Event::Hold { lock, generation, what } => {
+            Event::Hold { lock, generation, token, what } => {
                 (told.lock_id, told.generation) = (lock.0, generation);
+                told.token = token.map_or(0, |token| token.0);
                 of_hold(&mut told, what)?
             }
             Event::Recovering { told: clients, of } => {

@@ -321,6 +321,14 @@ impl Items {
         (0..self.count).map(read).collect()
     }
 
+    /// Writes that no item was begun, each with its code.
+    fn not_begun(&self, items: &[dlock_item], code: impl Fn(usize) -> dlock_error) {
+        for (index, item) in items.iter().enumerate() {
+            let (hold, status) = (Plain::zeroed(), code(index));
+            self.write(index, &dlock_item { hold, token: 0, status, ..*item });
+        }
+    }
+
     fn write(&self, index: usize, item: &dlock_item) {
         // SAFETY: one of the caller's items, whose size `read` has seen.
         unsafe { write(self.nth(index), self.stride, item) };
@@ -404,6 +412,13 @@ fn first(failures: impl IntoIterator<Item = (usize, Failure)>) -> Result<(), Fai
     }
 }
 
+/// The lock of an item, and how it is to be acquired.
+fn asked(item: &dlock_item) -> Result<(Lock, Wanted), Failure> {
+    let dlock_item { flags, mode, lease_ms, .. } = *item;
+    let options = dlock_acquire_options { flags, mode, lease_ms, ..Plain::zeroed() };
+    Ok((handles::find::<Lock>(item.lock.id)?, Wanted::of(&options, "item")?))
+}
+
 /// `dlock_error dlock_acquire_many(dlock_item *items, size_t count, uint64_t timeout_ns,
 /// dlock_cancel cancel)`
 #[no_mangle]
@@ -414,19 +429,22 @@ pub unsafe extern "C" fn dlock_acquire_many(
     cancel: dlock_cancel,
 ) -> dlock_error {
     run("dlock_acquire_many", || {
-        let until = Until::new(timeout_ns, cancel)?;
         // SAFETY: the items are the caller's.
         let items = unsafe { Items::new(items, count) }?;
         let wanted = items.read()?;
-        let mut begun = Vec::with_capacity(wanted.len());
-        for (index, item) in wanted.iter().enumerate() {
-            let lock = handles::find::<Lock>(item.lock.id).map_err(|f| f.of_item(index))?;
-            let dlock_item { flags, mode, lease_ms, .. } = *item;
-            let options = dlock_acquire_options { flags, mode, lease_ms, ..Plain::zeroed() };
-            let wanted = Wanted::of(&options, "item").map_err(|f| f.of_item(index))?;
-            begun.push((lock, wanted));
+        let until = Until::new(timeout_ns, cancel).and_then(|until| {
+            until.is_uncancelled()?;
+            Ok(until)
+        });
+        let until = until.inspect_err(|failure| items.not_begun(&wanted, |_| failure.code))?;
+        let all: Vec<_> = wanted.iter().map(asked).collect();
+        if all.iter().any(Result::is_err) {
+            let codes =
+                |index: usize| all[index].as_ref().err().map_or(DLOCK_E_CANCELLED, |f| f.code);
+            items.not_begun(&wanted, codes);
         }
-        until.is_uncancelled()?;
+        let nth = |(index, one): (usize, Result<_, Failure>)| one.map_err(|f| f.of_item(index));
+        let begun = all.into_iter().enumerate().map(nth).collect::<Result<Vec<_>, _>>()?;
         let begin = |(lock, wanted): (Lock, Wanted)| Many::begun(wanted.of_lock(&lock, &until));
         let begun: Vec<_> = begun.into_iter().map(begin).collect();
         // the results are taken when all are over: a lease may end while another acquire waits

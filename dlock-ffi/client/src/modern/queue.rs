@@ -221,6 +221,18 @@ impl Request {
         Ok(())
     }
 
+    /// Ends a request that is not to begin; its event says why.
+    fn ends(self: Arc<Self>, why: Failure) -> Result<(), Failure> {
+        let mut stage = self.stage.lock();
+        if matches!(*stage, Stage::Taken) {
+            return Err(closed());
+        }
+        *stage = Stage::Over(Err(why));
+        drop(stage);
+        self.list();
+        Ok(())
+    }
+
     /// Polls the future for the first time; returns whether the request is over.
     fn begin(
         self: &Arc<Self>,
@@ -362,8 +374,11 @@ pub unsafe extern "C" fn dlock_acquire_start(
         let acquire = wanted.of_lock(&found, &until);
         let (kind, user_data) = (DLOCK_EVENT_ACQUIRED, user_data as usize);
         let event = Event { kind, user_data, lock, hold: Plain::zeroed() };
-        until.is_uncancelled()?;
-        queue.enter(event)?.start(&until, async move { acquire.await.map(Some) })
+        let request = queue.enter(event)?;
+        match until.is_uncancelled() {
+            Ok(()) => request.start(&until, async move { acquire.await.map(Some) }),
+            Err(cancelled) => request.ends(cancelled),
+        }
     })
 }
 

@@ -455,7 +455,7 @@ impl World {
             Fabric::Verbs => (FabricKind::Verbs, Joining::over(FabricKind::Verbs)),
         };
         let joining = joining.shown(self.sys.certificate(c).0);
-        let attach = Attach { client: id, secret, fabric, verbs: None };
+        let attach = Attach { client: id, secret, fabric, verbs: None, returns: true };
         let channel = match self.handle(Event::Attach { attach, joining }) {
             Some(Effect::Attached { channel: Ok(channel), .. }) => channel,
             Some(Effect::Attached { channel: Err(status), .. }) => return Answer::Refused(status),
