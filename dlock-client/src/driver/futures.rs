@@ -668,6 +668,7 @@ mod tests {
             left: 0,
             timers: Timers::default(),
             questions: Questions::default(),
+            keeping: Keeping::default(),
             session: None,
         };
         drop(futures);

@@ -66,6 +66,8 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         is_taken_away: AtomicBool::new(false),
         removal: Mutex::default(),
         said: LoggedOnce::default(),
+        tasks: Arc::new(Tasks::new()),
+        keeper: OnceLock::new(),
         watch: None,
     };
     for (i, &lock_type) in types.iter().enumerate() {

@@ -222,7 +222,7 @@ impl LockEntry {
         is_one
             && is_time
             && is_bounded
-            && !(is_counted && !planted::is(Bug::TokenKept))
+            && (!is_counted || planted::is(Bug::TokenKept))
             && !self.lease.may_be_endless
             && self.surely_has(now)
     }

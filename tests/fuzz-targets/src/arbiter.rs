@@ -267,6 +267,10 @@ impl World {
                 Request::Wait { handle, mode, lease: tape.lease(), wait, ticket }
             }
             2 => Request::Cancel { handle, wait },
+            3 if wait.0 == 3 => {
+                let ticket = tape.flip().then_some(ticket);
+                Request::Keep { handle, mode, ticket, lease: tape.lease() }
+            }
             3 => Request::Release { handle, mode, ticket: tape.flip().then_some(ticket) },
             4 if mode == Mode::Shared => {
                 Request::CountReaders { handle, mode, ticket: (wait.0 == 1).then_some(ticket) }
@@ -283,6 +287,7 @@ impl World {
                 let ticket = tape.flip().then_some(ticket);
                 Request::Downgrade { handle, stamp: tape.u32(), ticket }
             }
+            9 if wait.0 == 2 => Request::Try { handle, mode, lease: tape.lease(), wait },
             9 => Request::Steal { handle, mode, lease: tape.lease() },
             10 if wait.0 == 3 => Request::Confirm { handle, mode },
             10 if wait.0 == 2 => {

@@ -48,7 +48,8 @@ pub fn run(data: &[u8]) {
     };
     let desc = LockDesc { name: vec![1], lock_type, lease_s: 0, tokens: false };
     let Some(me) = ClientId::new(7) else { return };
-    let entry = LockEntry::new(me, 1_000, lock_type, &grant, desc);
+    let mut entry = LockEntry::new(me, 1_000, lock_type, &grant, desc);
+    entry.caches(tape.flip());
     let uncertainty_ns = u64::from(tape.u16());
     let now = Now::within(ServerTime(1_000 * NS), uncertainty_ns);
     let mut world = World { entry, word, now };

@@ -191,6 +191,8 @@ fn data() -> Vec<Frame> {
         Q::Confirm { handle, mode },
         Q::Listen { handle, knows: true, until: ServerTime(9) },
         Q::Downgrade { handle, stamp: 6, ticket: Some(ticket) },
+        Q::Keep { handle, mode, ticket: Some(ticket), lease: Lease(9) },
+        Q::Try { handle, mode, lease: Lease(9), wait: WaitNumber(8) },
         Q::Ping,
     ];
     let (word, at) = (0x0102_0304_0506_0708, ServerTime(11));

@@ -20,7 +20,7 @@ const VARIANTS: [(&str, usize); 8] = [
     ("frame", 9),
     ("control request", 13),
     ("control reply", 10),
-    ("request", 15),
+    ("request", 17),
     ("reply", 7),
     ("word_op", 5),
     ("outcome", 3),
@@ -111,6 +111,8 @@ fn request(request: &Q) -> usize {
         Q::Confirm { .. } => 12,
         Q::Listen { .. } => 13,
         Q::Downgrade { .. } => 14,
+        Q::Keep { .. } => 15,
+        Q::Try { .. } => 16,
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn keep(
     let is_wanted = !state.queue.is_empty()
         || !state.fair.held_back.is_empty()
         || mode == Mode::Exclusive && taken.ms() != turn.ns();
-    let is_open = is_alone && !(is_wanted && !planted::is(Bug::KeptPastQueue));
+    let is_open = is_alone && (!is_wanted || planted::is(Bug::KeptPastQueue));
     let may_have = may_have(ctx, &state.fair, from, (mode, ticket));
     if !is_open || !may_have || entry.claims() != Some(mode) || lease.is_none() {
         return false;

@@ -144,6 +144,8 @@ impl World {
             | Request::Poll { mode, .. }
             | Request::TakeTicket { mode, .. }
             | Request::Steal { mode, .. }
+            | Request::Try { mode, .. }
+            | Request::Keep { mode, .. }
             | Request::Extend { mode, .. } => mode == Mode::Exclusive,
             Request::Downgrade { .. } => false,
             _ => true,
