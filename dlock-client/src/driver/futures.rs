@@ -33,11 +33,12 @@ use dlock_fabric::os::clock::boot_ns;
 use dlock_fabric::os::fork::Owner;
 use parking_lot::Mutex;
 
+use crate::driver::acquiring::{Acquiring, Granted, Reply};
 use crate::driver::asked::Questions;
 use crate::driver::heartbeat::Pulse;
 use crate::driver::kept::{Keeping, Kept};
 use crate::driver::renewals::{self, Renew, Renewed, Timers};
-use crate::driver::slot::{Slot, SlotState};
+use crate::driver::slot::Slot;
 use crate::driver::{self, aside, register, Handle, Next, Source};
 use crate::error::Error;
 use crate::guard::{released, Hold};
@@ -116,16 +117,6 @@ enum Where {
     Release(Option<Arc<Slot<Result<(), Error>>>>),
 }
 
-/// A hold that its future has not returned yet.
-struct Granted {
-    hold: OwnedHold,
-    /// The clock at the grant, and the pulse of the session that has granted the lock. If another
-    /// session has replaced that one, the lock may be another client's.
-    read: Now,
-    pulse: Arc<Pulse>,
-    is_renewed: bool,
-}
-
 impl std::fmt::Debug for Tasks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tasks").finish_non_exhaustive()
@@ -177,7 +168,7 @@ impl Tasks {
 
     /// Releases a hold that the program does not want any more; in this thread if the queue of
     /// releases is full.
-    fn release_unwanted(self: &Arc<Self>, hold: OwnedHold) {
+    pub(super) fn release_unwanted(self: &Arc<Self>, hold: OwnedHold) {
         drop(self.submit_release(hold, None));
     }
 
@@ -556,62 +547,6 @@ fn give_back(reference: Arc<Reference>) {
         if let Err(error) = aside("dlock-futures", move || drop(last)) {
             log::warn!("no thread to give a lock back: {error}");
         }
-    }
-}
-
-/// The future of a guard. If the program drops it before its end, nothing stays held or queued.
-pub(crate) struct Acquiring {
-    slot: Arc<Slot<Result<Granted, Error>>>,
-    tasks: Arc<Tasks>,
-}
-
-impl std::fmt::Debug for Acquiring {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Acquiring").finish_non_exhaustive()
-    }
-}
-
-impl Future for Acquiring {
-    type Output = Result<OwnedHold, Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.slot.poll(context).map(|result| {
-            let Granted { hold, read, pulse, is_renewed } = result?;
-            let is_held = match is_renewed {
-                true => hold.is_surely_held(),
-                false => hold.may_be_told(read, &pulse),
-            };
-            match is_held {
-                true => Ok(hold),
-                false => {
-                    self.tasks.release_unwanted(hold);
-                    Err(Error::Lost)
-                }
-            }
-        })
-    }
-}
-
-impl Drop for Acquiring {
-    fn drop(&mut self) {
-        match self.slot.close() {
-            SlotState::Awaited(_) if self.tasks.is_here() => self.tasks.nudge(),
-            SlotState::Filled(Ok(granted)) => self.tasks.release_unwanted(granted.hold),
-            SlotState::Awaited(_) | SlotState::Filled(Err(_)) | SlotState::Closed => {}
-        }
-    }
-}
-
-/// The future of a release. If the program drops it, the release takes place all the same.
-struct Reply {
-    slot: Arc<Slot<Result<(), Error>>>,
-}
-
-impl Future for Reply {
-    type Output = Result<(), Error>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.slot.poll(context)
     }
 }
 

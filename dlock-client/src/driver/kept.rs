@@ -9,13 +9,27 @@
 //! `dlock_core::lock` decides what the client keeps, and what it does when others want it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::memory::exec::Executor;
 
 use crate::driver::futures::Tasks;
 use crate::instance::Instance;
+
+/// What the driver does for one client.
+pub(crate) struct Driven {
+    /// Its futures and renewals, and what it keeps.
+    pub(crate) tasks: Arc<Tasks>,
+    /// What its locks need to be kept; set for a client made by `init_shared`.
+    pub(crate) keeper: OnceLock<Arc<Keeper>>,
+}
+
+impl Default for Driven {
+    fn default() -> Self {
+        Self { tasks: Arc::new(Tasks::new()), keeper: OnceLock::new() }
+    }
+}
 
 /// What the locks of a client need to be kept: the client, and its work of the driver.
 pub(crate) struct Keeper {

@@ -10,6 +10,7 @@
 //! that may take long goes to a thread that ends with that work ([`aside`]). A forked child has no
 //! driver, and makes its own with its first work.
 
+pub(crate) mod acquiring;
 pub(crate) mod asked;
 pub(crate) mod failover;
 pub(crate) mod futures;

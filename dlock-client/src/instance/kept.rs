@@ -25,7 +25,8 @@ impl Instance {
     /// Makes it possible that the client keeps locks. Each lock that it gets later and whose name
     /// its configuration names is cached.
     pub(super) fn may_keep(self: &Arc<Self>) {
-        let _ = self.keeper.set(Arc::new(Keeper::new(self, &self.tasks)));
+        let keeper = Arc::new(Keeper::new(self, &self.driven.tasks));
+        let _ = self.driven.keeper.set(keeper);
     }
 
     /// Sets whether the client keeps this lock after its release, until other clients want it.
@@ -46,7 +47,7 @@ impl Instance {
 
     /// Sets whether the client keeps this lock.
     pub(super) fn caches(&self, held: &mut ClientLock, does: bool) {
-        let keeper = self.keeper.get().filter(|_| does);
+        let keeper = self.driven.keeper.get().filter(|_| does);
         held.entry.caches(keeper.is_some());
         held.keeper = keeper.cloned();
     }

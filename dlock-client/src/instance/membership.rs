@@ -13,7 +13,7 @@
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -36,8 +36,8 @@ use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
 use crate::control::{Patience, CONTROL_WAIT};
-use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::look_after;
+use crate::driver::kept::Driven;
 use crate::events::Feeds;
 use crate::host::{address, Address, Unreached};
 use crate::logged_once::LoggedOnce;
@@ -59,8 +59,7 @@ impl Instance {
         Self::init_with(config, ip, None)
     }
 
-    /// [`init`](Self::init) for tests that inject faults: `wrap` wraps the executor of each
-    /// session, also of sessions after a reinit.
+    /// [`init`](Self::init) for tests: `wrap` wraps the executor of each session.
     ///
     /// # Errors
     /// As `init`.
@@ -106,8 +105,7 @@ impl Instance {
             is_taken_away: AtomicBool::new(false),
             removal: Mutex::default(),
             said: LoggedOnce::default(),
-            tasks: Arc::new(Tasks::new()),
-            keeper: OnceLock::new(),
+            driven: Driven::default(),
             watch: None,
         };
         look_after(&instance.link.load().pulse, &instance.control);

@@ -8,6 +8,7 @@
 //! Mutexes are locked in this order: lifecycle, pending, lock slots by index, control.
 
 mod asynchronous;
+mod awaits;
 mod batch;
 mod data;
 mod events;
@@ -37,7 +38,7 @@ mod waits_tests;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use dlock_core::counters::{Counter, COUNTERS};
@@ -65,7 +66,7 @@ use crate::control::{CallError, Control, Patience, ShutdownHandle, CONTROL_WAIT}
 use crate::driver::failover::Watch;
 use crate::driver::futures::Tasks;
 use crate::driver::heartbeat::{Pulse, SharedControl};
-use crate::driver::kept::Keeper;
+use crate::driver::kept::Driven;
 use crate::events::Feeds;
 use crate::execute::DATA_WAIT_NS;
 use crate::host::Removal;
@@ -149,10 +150,8 @@ pub struct Instance {
     removal: Mutex<Option<Removal>>,
     /// Reasons, already logged, why this client has not come back to a primary.
     said: LoggedOnce,
-    /// The futures and renewals of this client, and what it keeps.
-    tasks: Arc<Tasks>,
-    /// What its locks need to be kept; set for a client made by `init_shared`.
-    keeper: OnceLock<Arc<Keeper>>,
+    /// What the driver does for this client.
+    driven: Driven,
     /// Set for a client that finds the successor of its primary by itself.
     watch: Option<Arc<Watch>>,
 }
@@ -185,7 +184,7 @@ impl Instance {
 
     /// The work of the driver for this client.
     pub(crate) fn tasks(&self) -> &Arc<Tasks> {
-        &self.tasks
+        &self.driven.tasks
     }
 
     /// How an operator has removed this client, if a primary has said so when the client came back.

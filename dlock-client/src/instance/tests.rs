@@ -12,8 +12,7 @@ use dlock_core::lock::LockEntry;
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::wire::control::{LockDesc, LockGrant, ObjectGrant, Secret};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
-use dlock_fabric::os::clock::boot_ns;
-use dlock_fabric::os::fork;
+use dlock_fabric::os::{clock::boot_ns, fork};
 use parking_lot::{Mutex, RwLock};
 
 use super::*;
@@ -66,8 +65,7 @@ pub(super) fn instance_on(fake: Fake, types: &[LockType]) -> (Instance, Arc<Fake
         is_taken_away: AtomicBool::new(false),
         removal: Mutex::default(),
         said: LoggedOnce::default(),
-        tasks: Arc::new(Tasks::new()),
-        keeper: OnceLock::new(),
+        driven: Driven::default(),
         watch: None,
     };
     for (i, &lock_type) in types.iter().enumerate() {

@@ -24,6 +24,7 @@ use dlock_core::wire::message::Mode;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::{boot_ns, deadline_in};
 
+use super::awaits::Awaits;
 use super::guards::Attempt;
 use super::{code, has_ticket, Instance, ASYNC};
 use crate::driver::futures::Tasks;
@@ -107,39 +108,6 @@ struct Under {
     operation: Operation,
     awaits: Awaits,
     until_ns: u64,
-}
-
-enum Awaits {
-    /// `grant`: whether the reply is a grant, which may take long.
-    Reply {
-        asked: Asked,
-        grant: bool,
-    },
-    Outcome {
-        seq: Seq,
-        exec: Arc<dyn Executor>,
-    },
-}
-
-impl Awaits {
-    fn exec(&self) -> &Arc<dyn Executor> {
-        match self {
-            Self::Reply { asked, .. } => &asked.exec,
-            Self::Outcome { exec, .. } => exec,
-        }
-    }
-
-    /// Gives the answer up.
-    fn forget(&mut self) {
-        match self {
-            Self::Reply { asked, .. } => {
-                asked.take_ping();
-                asked.exec.forget(asked.seq);
-            }
-            Self::Outcome { seq, exec } if !exec.is_one_sided() => exec.forget(*seq),
-            Self::Outcome { .. } => {}
-        }
-    }
 }
 
 impl GuardWait {

@@ -12,8 +12,8 @@
 //! expiry, its undoing and its claim at a successor. The arbiter only remembers in addition which
 //! clients may have no use for their hold. A client whose hold is over is no keeper any more.
 //!
-//! The primary tells a keeper that others wait as it tells any listener ([`crate::locks`]). A keeper
-//! that neither gives the lock back nor says that its program uses it is fenced after
+//! The primary tells a keeper that others wait as it tells any listener ([`crate::locks`]). A
+//! keeper that neither gives the lock back nor says that its program uses it is fenced after
 //! [`HINDRANCE_S`].
 
 use std::collections::BTreeMap;

@@ -21,19 +21,20 @@
 //! take off the share of another client.
 //! Holds with a lease: `rw/leased.rs`.
 
+mod kept;
 mod leased;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub(super) use kept::{clear_kept, is_held_by};
 pub(super) use leased::Leased;
 
 use super::confirm::confirm;
-use super::kept::{self, try_until};
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
 use crate::budget::work::GRANTS_PER_LOOK;
-use crate::clock::{Deadline, Lease, ServerTime, NS};
+use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
 use crate::limits::{HINDRANCE_S, LOOK_S};
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
@@ -41,6 +42,7 @@ use crate::planted::{self, Bug};
 use crate::token::RW_END;
 use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
+use kept::{keep, try_now};
 use leased::{end_leases, extend, take_now, wakes_at_the_next_end};
 
 const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
@@ -243,111 +245,10 @@ pub(super) fn request(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, re
     advance(ctx, state);
 }
 
-/// Grants the lock now, or soon if another client keeps it without using it, or refuses it.
-fn try_now(
-    ctx: &mut Ctx<'_>,
-    state: &mut LockState,
-    from: Caller,
-    (mode, lease, wait): (Mode, Lease, WaitNumber),
-) {
-    advance(ctx, state);
-    let owns = RwWord::from_bits(ctx.read()).client() == from.client.get();
-    let may_wait = state.kept.may_give_back() && !owns && !state.rw.has_share(from.client);
-    let until = try_until(ctx).filter(|_| may_wait);
-    let waiter = Waiter { caller: from, wait, mode, lease, until };
-    match may_wait {
-        true => {
-            set_bit(ctx);
-            state.queue.push_back(waiter);
-        }
-        false => take_now(ctx, state, waiter),
-    }
-}
-
 fn set_bit(ctx: &mut Ctx<'_>) {
     ctx.update(|seen| {
         let word = RwWord::from_bits(seen);
         (!word.waiters()).then(|| word.with_waiters(true).into_bits())
-    });
-}
-
-/// Lets the client keep its hold, or releases it if another client waits.
-fn keep(ctx: &mut Ctx<'_>, state: &mut LockState, from: Caller, mode: Mode, lease: Lease) {
-    let is_wanted = !state.queue.is_empty() && !planted::is(Bug::KeptPastQueue);
-    let is_open = !is_wanted && !state.rw.suspect && !lease.is_none();
-    if !is_held_in(ctx, state, from.client, from.handle, mode) {
-        ctx.denied(from, Status::Fail);
-        return advance(ctx, state);
-    }
-    if !is_open {
-        return match (mode, state.rw.leased(from.client)) {
-            (Mode::Shared, None) => {
-                resolve(ctx, state, from);
-                advance(ctx, state);
-            }
-            _ => {
-                let handle = from.handle;
-                request(ctx, state, from, Request::Release { handle, mode, ticket: None });
-            }
-        };
-    }
-    let now = ctx.now;
-    let deadline = match state.rw.leased.get_mut(&from.client) {
-        Some(hold) => {
-            hold.until = hold.until.max(now.deadline(lease));
-            hold.until
-        }
-        None => Deadline::NEVER,
-    };
-    let word = ctx.update(|seen| Some(RwWord::from_bits(seen).with_kept(true).into_bits()));
-    let word = word.unwrap_or_else(|| ctx.read());
-    kept::granted(ctx, state, from, (word, deadline));
-    advance(ctx, state);
-}
-
-/// Whether the client holds the lock in this mode.
-fn is_held_in(
-    ctx: &mut Ctx<'_>,
-    state: &LockState,
-    client: ClientId,
-    handle: Handle,
-    mode: Mode,
-) -> bool {
-    match mode {
-        Mode::Exclusive => RwWord::from_bits(ctx.read()).client() == client.get(),
-        Mode::Shared if state.rw.has_share(client) => {
-            state.rw.leased(client).is_none_or(|hold| hold.mode == Mode::Shared)
-        }
-        Mode::Shared if ctx.is_proxied(client) => false,
-        Mode::Shared => {
-            let entry = ctx.ledger(client, handle);
-            let granted = state.rw.granted.get(&client);
-            match entry.state() {
-                LedgerState::HeldShared => true,
-                LedgerState::Waiting => granted == Some(&WaitNumber(entry.detail())),
-                _ => state.rw.is_untold(client, entry),
-            }
-        }
-    }
-}
-
-/// Whether the client holds the lock.
-pub(super) fn is_held_by(
-    ctx: &mut Ctx<'_>,
-    state: &LockState,
-    client: ClientId,
-    handle: Handle,
-) -> bool {
-    [Mode::Exclusive, Mode::Shared]
-        .into_iter()
-        .any(|mode| is_held_in(ctx, state, client, handle, mode))
-}
-
-/// No client keeps the lock any more.
-pub(super) fn clear_kept(ctx: &mut Ctx<'_>) {
-    ctx.update(|seen| {
-        let word = RwWord::from_bits(seen);
-        word.kept().then(|| word.with_kept(false).into_bits())
     });
 }
 

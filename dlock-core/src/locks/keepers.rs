@@ -19,8 +19,8 @@ use crate::wire::message::Request;
 const ASKED_MAX: usize = 32;
 
 impl Locks {
-    /// The request as the arbiter executes it. In a drain a client keeps no lock, and it never keeps
-    /// a lock that it may not acquire: both are released.
+    /// The request as the arbiter executes it. In a drain a client keeps no lock, and it never
+    /// keeps a lock that it may not acquire: both are released.
     pub(super) fn as_allowed(&self, client: ClientId, name: &[u8], request: Request) -> Request {
         let Request::Keep { handle, mode, ticket, .. } = request else { return request };
         let may = self.access.allows(client, Right::to_lock(mode), name);

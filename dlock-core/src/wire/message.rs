@@ -167,10 +167,10 @@ pub enum Request {
         /// The mode in which I held the lock, or asked for it.
         mode: Mode,
     },
-    /// I hold or keep the lock: tell me when others wait for it. Answered by `Contended` once others
-    /// wait, or by `Denied(Fail)` if I do not hold the lock then. A later `Listen` for the same lock
-    /// replaces this one, which then has no answer. From a client that keeps the lock `knows` says
-    /// that its program uses the lock.
+    /// I hold or keep the lock: tell me when others wait for it. Answered by `Contended` once
+    /// others wait, or by `Denied(Fail)` if I do not hold the lock then. A later `Listen` for the
+    /// same lock replaces this one, which then has no answer. From a client that keeps the lock
+    /// `knows` says that its program uses it.
     Listen {
         /// The lock.
         handle: Handle,
@@ -191,9 +191,9 @@ pub enum Request {
         /// Fair locks: the ticket of the exclusive hold.
         ticket: Option<Ticket>,
     },
-    /// Release my hold, or, if no other client wants the lock, let me keep it for later. Answered by
-    /// `Granted` (I keep the lock until the deadline, and ask by `Listen` whether others want it),
-    /// `Done` (released), or `Denied(Fail)` if the hold was not mine.
+    /// Release my hold, or, if no other client wants the lock, let me keep it for later. Answered
+    /// by `Granted` (I keep the lock until the deadline, and ask by `Listen` whether others want
+    /// it), `Done` (released), or `Denied(Fail)` if the hold was not mine.
     Keep {
         /// The lock.
         handle: Handle,

@@ -82,8 +82,8 @@ impl<'a> Decision<'a> {
     }
 
     /// Whether only the arbiter may change the word from now on: a client sleeps, or the share of a
-    /// client was counted as done without its knowledge, because its clock stood still. (The arbiter
-    /// also says so of a kept lock, so that clients that want it ask.)
+    /// client was counted as done without its knowledge, because its clock stood still. (The
+    /// arbiter also says so of a kept lock, so that clients that want it ask.)
     fn is_arbiters(&self) -> bool {
         let sleeps = |w: &Waiter| w.wait != WaitNumber(0);
         let sleeps = self.queue.iter().any(sleeps) && !planted::is(Bug::SleepersUntold);

@@ -25,6 +25,7 @@
 //!   lease surely runs), a refusal by the arbiter counts as success. So does a turn that a second
 //!   compare-and-swap finds passed on, if the first chain has written *none*.
 
+mod kept;
 mod release;
 mod reply;
 mod take;
@@ -41,6 +42,7 @@ use crate::token::Token;
 use crate::wire::control::Place;
 use crate::wire::message::{Mode, Request};
 use crate::wire::status::Status;
+pub(super) use kept::{sees_turn, view_of_kept};
 use release::{give_up, release, releasing};
 pub(super) use release::{had_turn, held_mode, released};
 pub(super) use reply::reply;
@@ -326,26 +328,6 @@ fn granted(e: &mut LockEntry, mode: Mode, until: Deadline, clock: Now) -> OpResu
     e.grant(mode, view)
 }
 
-/// The view of a kept hold that the program acquires.
-pub(in crate::lock) fn view_of_kept(e: &LockEntry, mode: Mode) -> View {
-    word_view(e, mode)
-}
-
-impl LockEntry {
-    /// Whether the client has a ticket whose turn it has not seen, behind a client that may keep the
-    /// lock without using it: another try asks the arbiter, which asks that client.
-    pub fn is_behind_a_keeper(&self) -> bool {
-        let is_ticketed =
-            matches!(self.state, EntryState::ExclusiveTicketed | EntryState::SharedTicketed);
-        is_ticketed && self.fair.turn.told()
-    }
-}
-
-/// The turn as the arbiter has told it.
-pub(in crate::lock) fn sees_turn(e: &mut LockEntry, turn: u64) {
-    e.fair.turn = TurnWord::from_bits(turn);
-}
-
 /// The look has granted no lock. `is_turn`: the word shows the turn, but the claim may be over.
 fn not_yet(m: &mut Machine, e: &mut LockEntry, is_turn: bool, now: Now) -> Step {
     let mode = m.mode();
@@ -611,10 +593,5 @@ impl LockEntry {
         self.fair.turn = TurnWord::from_bits(turn);
         // the values that the recovery has given to the ledger entry
         (self.fair.claim_until, self.stamp) = (Deadline::NONE, 0);
-    }
-
-    /// A primary has refused the fetch-and-add: the arbiter gives the numbers from now on.
-    pub(super) fn is_diverted(&mut self) {
-        self.fair.diverted = true;
     }
 }

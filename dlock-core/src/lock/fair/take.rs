@@ -99,3 +99,10 @@ pub(super) fn has_ticket(e: &mut LockEntry, mode: Mode, ticket: Ticket, started:
     e.lease.time = started.time.tick();
     e.doubt = Doubt::None;
 }
+
+impl LockEntry {
+    /// A primary has refused the fetch-and-add: the arbiter gives the numbers from now on.
+    pub(in crate::lock) fn is_diverted(&mut self) {
+        self.fair.diverted = true;
+    }
+}

@@ -7,8 +7,8 @@
 //!                                                           └─▶ in use: Listen(knows)
 //! ```
 //! A kept lock that is not in use is no hold for the other checkers, so that every acquire and
-//! release that a client serves by itself is judged as any other. The checker here: nobody waits for
-//! long for a lock that its client keeps without using it.
+//! release that a client serves by itself is judged as any other. The checker here: no client waits
+//! for long for a lock that its client keeps without using it.
 
 use dlock_core::clock::{Now, NS};
 use dlock_core::ids::Seq;
@@ -28,9 +28,18 @@ pub(crate) struct Cached {
     is_wanted: bool,
     /// Whether the next look is scheduled.
     is_due: bool,
+    /// Since when the client keeps the lock from others, and does not use it.
+    since: Option<u64>,
 }
 
 impl Cached {
+    /// The client has got the lock; `is_new`: it had none, and so no question.
+    pub(super) fn asks_anew(&mut self, is_new: bool) {
+        if is_new {
+            self.asks_nothing();
+        }
+    }
+
     /// The client has given its reference to the lock back, and with it the question.
     pub(super) fn asks_nothing(&mut self) {
         *self = Self::default();
@@ -42,52 +51,43 @@ impl Cached {
     }
 }
 
-/// Clients and locks, and since when each client keeps its lock from others without using it.
-pub(crate) type Idle = std::collections::BTreeMap<(usize, usize), u64>;
-
 /// A client that is well gives a lock that it does not use back within this time.
 const GIVES_BACK_NS_MAX: u64 = 3 * NS;
 
 impl World {
-    /// Checks that no client waits for a lock that another one keeps without using it, and that has
-    /// heard of that.
+    /// Checks that no client waits for a lock that another one, which has heard of that, keeps
+    /// without using it.
     pub(super) fn nobody_waits_for_an_idle_lock(&mut self) {
-        let Some(primary) = self.primary.as_ref().filter(|_| self.sys.plan.caches > 0) else {
-            return;
-        };
-        let sys = &self.sys;
-        let is_calm = sys.put_off_until <= sys.now && !sys.recovering;
-        let mut idle = Vec::new();
-        for l in (0..sys.plan.locks.len()).filter(|_| is_calm) {
-            let Some(slot) = sys.slot_of(l, primary) else { continue };
-            if primary.locks().waiters(slot) == 0 {
-                continue;
-            }
-            for (c, client) in sys.clients.iter().enumerate() {
-                let t = &client.threads[l];
-                let is_idle = t.entry.as_ref().is_some_and(|entry| entry.is_idle());
-                let is_well = client.paused_until <= sys.now && sys.is_connected(c, l);
-                let is_heard = !sys.has_messages_under_way(c) && !sys.was_fenced(c);
-                let is_here = t.epoch == sys.epoch && client.epoch == sys.epoch;
-                if is_idle && is_well && is_heard && is_here && t.doing == Doing::Idle {
-                    idle.push((c, l));
+        let (Some(primary), sys) = (self.primary.as_ref(), &mut self.sys) else { return };
+        let locks = if sys.plan.caches > 0 { sys.plan.locks.len() } else { 0 };
+        for l in 0..locks {
+            let slot = sys.slot_of(l, primary);
+            let is_wanted = slot.is_some_and(|slot| primary.locks().waiters(slot) > 0);
+            for c in 0..sys.clients.len() {
+                let (at, is_kept) = (sys.now, is_wanted && sys.keeps_unused(c, l));
+                let since = &mut sys.thread(c, l).cached.since;
+                *since = is_kept.then(|| since.unwrap_or(at));
+                if since.is_some_and(|since| at > since + GIVES_BACK_NS_MAX) {
+                    let why = format!("cache: client {c} keeps lock {l}, and does not use it");
+                    return sys.fail(why);
                 }
             }
-        }
-        let now = self.sys.now;
-        let before = std::mem::take(&mut self.idle);
-        self.idle =
-            idle.into_iter().map(|of| (of, before.get(&of).copied().unwrap_or(now))).collect();
-        if let Some((&(c, l), _)) =
-            self.idle.iter().find(|(_, &since)| now > since + GIVES_BACK_NS_MAX)
-        {
-            self.sys
-                .fail(format!("cache: client {c} keeps lock {l} from others, and does not use it"));
         }
     }
 }
 
 impl Sys {
+    /// Whether the client keeps the lock without using it, although it could give it back.
+    fn keeps_unused(&self, c: usize, l: usize) -> bool {
+        let (client, t) = (&self.clients[c], &self.clients[c].threads[l]);
+        let is_idle = t.entry.as_ref().is_some_and(|entry| entry.is_idle());
+        let is_here = t.epoch == self.epoch && client.epoch == self.epoch;
+        let is_served = self.put_off_until <= self.now && !self.recovering;
+        let is_well = client.paused_until <= self.now && self.is_connected(c, l);
+        let is_heard = !self.has_messages_under_way(c) && !self.was_fenced(c);
+        is_idle && is_here && is_served && is_well && is_heard && t.doing == Doing::Idle
+    }
+
     /// Whether the client caches a lock that it gets now.
     pub(super) fn may_cache(&mut self) -> bool {
         self.plan.caches > 0 && self.rng.chance(self.plan.caches)

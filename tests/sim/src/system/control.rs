@@ -552,22 +552,17 @@ impl Sys {
                     entry.caches(caches);
                     t.entry = Some(entry);
                     t.listener = Default::default();
-                    t.cached.asks_nothing();
                     true
                 }
                 Some(entry) => {
                     let mut binding = Binding::new(Epoch(t.epoch.into()));
                     let at = (Epoch(epoch.into()), ANCHOR_S);
-                    let is_new = binding.adopt(entry, id, &grant, &desc, at) == Some(true);
-                    if is_new {
-                        t.cached.asks_nothing();
-                    }
-                    is_new
+                    binding.adopt(entry, id, &grant, &desc, at) == Some(true)
                 }
             };
-            (t.epoch, t.old_clock, t.gen) = (epoch, None, gen);
+            (t.epoch, t.old_clock, t.gen, t.doing) = (epoch, None, gen, Doing::Idle);
             t.is_carried_by(fabric);
-            t.doing = Doing::Idle;
+            t.cached.asks_anew(is_new);
             self.takes_horizon(c, l);
             if is_new {
                 self.undoes_what_is_left(c, l);

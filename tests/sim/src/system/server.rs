@@ -55,8 +55,6 @@ pub(crate) struct World {
     pub(super) watches: Vec<super::standby::Watch>,
     pub(super) place: super::standby::Place,
     pub(super) kept: Vec<Kept>,
-    /// Locks that clients keep without using them while others wait, and since when.
-    pub(super) idle: super::cached::Idle,
 }
 
 /// A free fair lock whose waiters sleep is passed on within this time: the grace of a ticket that
@@ -113,7 +111,6 @@ impl World {
             watches: Vec::new(),
             place: super::standby::Place::new(),
             kept,
-            idle: Default::default(),
         };
         world.sys.first_rules();
         world.twin = is_twice.then(|| Twin::of(world.fresh_primary(0)));

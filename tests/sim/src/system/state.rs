@@ -255,7 +255,6 @@ pub(crate) struct Thread {
     pub pauses: u16,
     /// Whether the last chain has found other clients queued.
     pub past_queue: bool,
-    /// The present action, for the coverage report.
     pub action: super::coverage::Action,
     /// Whether the thread has sent something that is unanswered, and nothing after it was answered.
     pub unflushed: bool,
@@ -273,7 +272,6 @@ pub(crate) struct Thread {
     pub renewed: super::renewed::Asked,
     /// The events that the program has seen.
     pub listener: super::heard::Listener,
-    /// What the client keeps of the lock after its release.
     pub cached: super::cached::Cached,
 }
 
