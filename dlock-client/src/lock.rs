@@ -21,7 +21,7 @@ use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::deadline_in;
 
 use crate::client::ticks;
-use crate::driver::futures::Acquiring;
+use crate::driver::acquiring::Acquiring;
 use crate::driver::renewals::{begin, Renew};
 use crate::error::Error;
 use crate::events::Events;

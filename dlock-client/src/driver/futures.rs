@@ -17,13 +17,10 @@
 //! decides which of these happens.
 
 use std::collections::{HashMap, VecDeque};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dlock_core::clock::{Lease, Now, NS};
+use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::LockId;
 use dlock_core::limits::KEPT_MAX;
 use dlock_core::lock::Due;
@@ -35,7 +32,6 @@ use parking_lot::Mutex;
 
 use crate::driver::acquiring::{Acquiring, Granted, Reply};
 use crate::driver::asked::Questions;
-use crate::driver::heartbeat::Pulse;
 use crate::driver::kept::{Keeping, Kept};
 use crate::driver::renewals::{self, Renew, Renewed, Timers};
 use crate::driver::slot::Slot;

@@ -65,9 +65,27 @@ impl World {
             return;
         }
         self.sys.log(|| format!("OPERATOR {act:?}"));
+        if let Act::TakeAway { whose: Whose::Client(client), now: true, .. } = act {
+            self.gives_up_missing(client);
+        }
         self.tells(Event::Operate { act, by: "an operator".into() });
         self.finish_turn();
         self.schedule_tick();
+    }
+
+    /// An operator says that a client which a recovery waits for has ended: nothing is promised to
+    /// it any more.
+    fn gives_up_missing(&mut self, client: ClientId) {
+        let progress = self.primary.as_ref().and_then(|primary| primary.locks().progress());
+        if !progress.is_some_and(|so_far| so_far.missing.iter().any(|one| one.0 == client)) {
+            return;
+        }
+        let sys = &mut self.sys;
+        sys.operators.removed.insert(client);
+        for c in (0..sys.clients.len()).filter(|&c| sys.clients[c].id == Some(client)) {
+            let who = sys.who(c);
+            sys.oracle.gone(who);
+        }
     }
 
     /// A client is removed; an operator may have ended its leases as well.
