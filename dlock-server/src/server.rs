@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts and stops a primary.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dlock_core::budget::rate::Rate;
@@ -18,7 +17,7 @@ use dlock_core::roster::{known, Change, Clients};
 use dlock_core::wire::fabric::{self, Executes, FabricKind};
 use dlock_fabric::os::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{os::fds, os::threads, SealedPeer, VerbsHost};
+use dlock_fabric::{os::fds, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -33,9 +32,9 @@ use crate::coordinator::Roster;
 use crate::error::StartError;
 use crate::host::capacity::{Bound, Capacity, FilesLeft, Needs};
 use crate::host::clock::ServerClock;
-use crate::host::cpuset::CpuSet;
 use crate::host::device;
 use crate::host::memory::Memory;
+use crate::host::threads::{join, spawn};
 use crate::observe::admin::ServerInfo;
 use crate::observe::admin_socket::AdminSocket;
 use crate::transport::{self, Opened, Setting};
@@ -526,76 +525,10 @@ pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     Ok(TcpListener::from(socket))
 }
 
-/// Starts a thread that pins itself to its CPUs, calls `prepare`, and then does the work that
-/// `prepare` returned. Returns the other result of `prepare`.
-fn spawn<T, W>(
-    name: &'static str,
-    cpus: Option<CpuSet>,
-    prepare: impl FnOnce() -> io::Result<(T, W)> + Send + 'static,
-) -> Result<(JoinHandle<()>, T), StartError>
-where
-    T: Clone + Send + 'static,
-    W: FnOnce(T),
-{
-    let failed = |source| StartError::thread(name, source);
-    let (ready, prepared) = sync_channel(1);
-    let body = move || {
-        if let Some((work, handed)) = begin(name, cpus, prepare, &ready) {
-            work(handed);
-        }
-    };
-    let thread = thread::Builder::new().name(format!("dlock-{name}")).spawn(body);
-    let thread = thread.map_err(failed)?;
-    match prepared.recv() {
-        Ok(Ok(handed)) => Ok((thread, handed)),
-        Ok(Err(error)) => {
-            join(thread);
-            Err(error)
-        }
-        Err(_) => {
-            join(thread);
-            Err(failed(io::Error::other("it ended at once")))
-        }
-    }
-}
-
-fn begin<T: Clone, W>(
-    name: &'static str,
-    cpus: Option<CpuSet>,
-    prepare: impl FnOnce() -> io::Result<(T, W)>,
-    ready: &SyncSender<Result<T, StartError>>,
-) -> Option<(W, T)> {
-    let pinned = match &cpus {
-        None => Ok(()),
-        Some(set) => threads::pin_current_thread(set.cpus()).map_err(|source| {
-            let text = set.to_string();
-            StartError::Affinity { thread: name, text, source }
-        }),
-    };
-    let prepared = pinned
-        .and_then(|()| prepare().map_err(|source| StartError::Thread { thread: name, source }));
-    // The thread that started this one waits for the result.
-    match prepared {
-        Ok((handed, work)) => {
-            ready.send(Ok(handed.clone())).ok()?;
-            Some((work, handed))
-        }
-        Err(error) => {
-            let _ = ready.send(Err(error));
-            None
-        }
-    }
-}
-
-fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        log::error!("a thread of the primary has ended by a panic");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
     use tokio::time::timeout;
 
     #[test]
