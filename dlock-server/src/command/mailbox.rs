@@ -256,6 +256,11 @@ impl Mailbox {
         self.device.as_ref().is_some_and(|device| device.is_out())
     }
 
+    /// Whether the command thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.room.is_closed()
+    }
+
     /// Ends the command thread with an error. If this is called several times, the first reason
     /// counts.
     pub(crate) fn stop_because(&self, why: &str) {
@@ -286,6 +291,11 @@ impl Inbox {
         let event = self.queue.try_recv().ok()?;
         self.shared.room.add_permits(1);
         Some(event)
+    }
+
+    /// The number of events that are here.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     /// Asks for [`primary::Event::Listened`], which comes after every event that has arrived by
