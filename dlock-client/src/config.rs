@@ -79,6 +79,9 @@ pub struct ClientConfig {
     /// How long the primary may be silent before the client looks for its successor. `None`: the
     /// value of `DLOCK_SILENCE_MS`.
     pub silence: Option<Duration>,
+    /// What operators see of the client (`dlock clients`): 64 bytes at most, without control
+    /// characters. `None`: the value of `DLOCK_LABEL`, or no label.
+    pub label: Option<String>,
 }
 
 impl Default for ClientConfig {
@@ -95,6 +98,7 @@ impl Default for ClientConfig {
             tls: TlsUse::Environment,
             wait: None,
             silence: None,
+            label: None,
         }
     }
 }
@@ -103,8 +107,8 @@ impl Default for ClientConfig {
 const DEVICES: &str = "/sys/class/infiniband";
 
 impl ClientConfig {
-    /// Checks what can be checked without a primary: `tp_mode`, device, `DLOCK_FABRIC` and the TLS
-    /// files. [`Instance::init`](crate::raw::Instance::init) does so, too.
+    /// Checks what can be checked without a primary: `tp_mode`, label, device, `DLOCK_FABRIC` and
+    /// the TLS files. [`Instance::init`](crate::raw::Instance::init) does so, too.
     ///
     /// # Errors
     /// `Error`; the cause and its remedy are logged.
@@ -113,6 +117,7 @@ impl ClientConfig {
             log::error!("tp_mode {} is neither 0 nor 1", self.tp_mode);
             return Err(Status::Error);
         }
+        self.check_label()?;
         self.tls.material()?;
         let fabric = self.effective_fabric()?;
         let names_a_port = self.device.is_some() || self.eid != [0; 16];
