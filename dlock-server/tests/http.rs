@@ -15,8 +15,10 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use certs::Ca;
-use common::{eventually, own_address, server, Peer, PATIENCE};
+use common::{desc, eventually, own_address, server, Peer, PATIENCE};
+use dlock_core::wire::control::{ControlReply, ControlRequest};
 use dlock_core::wire::message::LockType;
+use dlock_fabric::os::threads;
 use dlock_fabric::tls::session::{Shake, TlsSession};
 use dlock_fabric::tls::Tls;
 use dlock_server::{Server, ServerConfig};
@@ -205,8 +207,9 @@ fn silent_and_slow_peers_keep_no_scrape_out_and_end() {
 
 #[test]
 fn a_flood_takes_a_bounded_number_of_descriptors_and_disturbs_no_client() {
-    let server = server(config());
-    let (at, primary) = (http(&server), server.local_addr());
+    let alone = ["--http=127.0.0.1:0", "--state-file=none", "--admin-socket=none", "--verbs=off"];
+    let (mut dlockd, primary) = program::Running::start(&alone);
+    let at = told(&mut dlockd.0);
     let (mut peer, _) = Peer::init(primary);
     let until = Instant::now() + Duration::from_secs(2);
     std::thread::scope(|scope| {
@@ -227,6 +230,32 @@ fn a_flood_takes_a_bounded_number_of_descriptors_and_disturbs_no_client() {
         let open = value(at, "process_open_fds");
         open.is_some_and(|open| open < 200.0)
     });
+}
+
+#[test]
+fn the_size_of_an_answer_does_not_depend_on_the_number_of_clients_and_locks() {
+    threads::raise_file_limit().unwrap();
+    let server = server(ServerConfig { shm: false, ..config() });
+    let at = http(&server);
+    let empty = get(at, "/metrics").1.lines().count();
+    let clients = server.capacity().clients.min(1_000);
+    let mut peers: Vec<Peer> = (0..clients).map(|_| Peer::init(server.local_addr()).0).collect();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        let desc = |n: usize| desc(&format!("{number} {n}"), LockType::Atomic);
+        for batch in [0..31, 31..51] {
+            let got = peer.call(ControlRequest::GetLocks(batch.map(desc).collect()));
+            assert!(matches!(got, ControlReply::Locks(_)), "{got:?}");
+        }
+    }
+    let locks = clients * 51;
+    eventually("all are shown", || value(at, "dlock_locks") == Some(locks as f64));
+    assert_eq!(value(at, r#"dlock_clients{state="present"}"#), Some(clients as f64));
+    let begun = Instant::now();
+    let (_, text) = get(at, "/metrics");
+    let took = begun.elapsed();
+    assert!(text.lines().count() <= empty + 100, "{text}");
+    let longest = value(at, "dlock_command_step_longest_seconds");
+    println!("{clients} clients, {locks} locks: {took:?} a scrape, a step took {longest:?} s");
 }
 
 /// An HTTPS connection of a scraper with this certificate.
