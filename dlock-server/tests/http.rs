@@ -11,6 +11,7 @@ mod program;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -326,32 +327,63 @@ fn told(child: &mut Child) -> SocketAddr {
     }
 }
 
+/// A primary and its standby, and a folder for both.
+struct Pair {
+    folder: PathBuf,
+    first: program::Running,
+    first_http: SocketAddr,
+    standby: program::Running,
+    at: SocketAddr,
+}
+
+impl Pair {
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("dlock-http-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let state = format!("--state-file={}", folder.join("state").display());
+        let listen = format!("--listen={}", own_address());
+        let common = [&*listen, &*state, "--no-shm", "--verbs=off", "--admin-socket=none"];
+        let (mut first, address) =
+            program::Running::start(&[&common[..], &["--http=127.0.0.1:0"]].concat());
+        let first_http = told(&mut first.0);
+        let of = format!("--standby-of={address}");
+        let mut standby = program::dlockd();
+        standby.args(common).args([&of, "--port=0", "--http=127.0.0.1:0"]);
+        let mut standby = program::Running(standby.spawn().unwrap());
+        let at = told(&mut standby.0);
+        let heard = || value(at, "dlock_standby_heard") == Some(1.0);
+        eventually("it has heard the primary", heard);
+        Self { folder, first, first_http, standby, at }
+    }
+
+    fn end(self) {
+        drop((self.first, self.standby));
+        std::fs::remove_dir_all(&self.folder).unwrap();
+    }
+}
+
 #[test]
 fn the_endpoint_of_a_standby_becomes_that_of_the_primary() {
-    let folder = std::env::temp_dir().join(format!("dlock-http-standby-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let state = format!("--state-file={}", folder.join("state").display());
-    let listen = format!("--listen={}", own_address());
-    let common = [&*listen, &*state, "--no-shm", "--verbs=off", "--admin-socket=none"];
-    let (mut first, address) =
-        program::Running::start(&[&common[..], &["--http=127.0.0.1:0"]].concat());
-    let first_http = told(&mut first.0);
-    let of = format!("--standby-of={address}");
-    let mut second = program::dlockd();
-    second.args(common).args([&of, "--port=0", "--http=127.0.0.1:0"]);
-    let mut second = program::Running(second.spawn().unwrap());
-    let at = told(&mut second.0);
-    eventually("it has heard the primary", || value(at, "dlock_standby_heard") == Some(1.0));
-    assert_eq!(
-        (status(at, "/standby"), status(at, "/primary"), status(at, "/readyz")),
-        (200, 503, 200)
-    );
+    let pair = Pair::start("standby");
+    let at = pair.at;
+    let all = |of| (status(of, "/standby"), status(of, "/primary"), status(of, "/readyz"));
+    assert_eq!(all(at), (200, 503, 200));
     assert_eq!((value(at, "dlock_standby"), value(at, "dlock_locks")), (Some(1.0), None));
-    assert_eq!((status(first_http, "/primary"), status(first_http, "/standby")), (200, 503));
-    first.signal(Signal::KILL);
+    eventually("it serves", || all(pair.first_http) == (503, 200, 200));
+    pair.first.signal(Signal::KILL);
     eventually("it is the primary", || status(at, "/primary") == 200);
-    eventually("it serves", || status(at, "/readyz") == 200);
-    assert_eq!((status(at, "/standby"), value(at, "dlock_primary")), (503, Some(1.0)));
-    drop((first, second));
-    std::fs::remove_dir_all(&folder).unwrap();
+    eventually("it serves", || all(at) == (503, 200, 200));
+    assert_eq!(value(at, "dlock_primary"), Some(1.0));
+    pair.end();
+}
+
+#[test]
+fn a_standby_that_has_the_place_and_cannot_serve_is_not_ready() {
+    let pair = Pair::start("damaged");
+    std::fs::write(pair.folder.join("state.clients"), "no list").unwrap();
+    pair.first.signal(Signal::KILL);
+    eventually("it says so", || get(pair.at, "/readyz").1.starts_with("it has taken the place"));
+    assert_eq!(value(pair.at, "dlock_standby_has_place"), Some(1.0));
+    assert_eq!((status(pair.at, "/primary"), status(pair.at, "/livez")), (503, 200));
+    pair.end();
 }

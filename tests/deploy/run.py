@@ -5,7 +5,7 @@
     tests/deploy/run.py FOLDER      FOLDER has the programs dlock and dlockd
 
 Each alert must have a unit test (promtool), and most are caused here: a primary that recovers, is
-drained, is full, cannot write its list, has a certificate that ends, is dead. Each expression of the
+drained, is full, cannot write its list, has a certificate that ends, is not read, is dead. Each expression of the
 dashboard must have a result, and each metric of docs/metrics.md must occur. Exit status 77: there
 is no Prometheus (scripts/setup.sh --rdma fetches it).
 """
@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -42,8 +43,12 @@ CAUSED = {
     "DlockCertificateEnds": "dlock-tls",
     "DlockCertificateEndsTomorrow": "dlock-tls",
     "DlockStandbyHearsNothing": "dlock-lonely",
+    "DlockStandbyCannotServe": "dlock-damaged",
+    "DlockFilesFull": "dlock-narrow",
+    "DlockLogLinesLost": "dlock-unread",
 }
 HEALTHY = "dlock-healthy"
+LOST = 'dlock_log_lines_lost_total{job="dlock-unread"}'
 
 
 class Failed(Exception):
@@ -60,6 +65,11 @@ def eventually(what, check):
         if time.monotonic() > end:
             raise Failed(f"never: {what}")
         time.sleep(0.1)
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return "127.0.0.1:%d" % free.getsockname()[1]
 
 
 class Scene:
@@ -93,30 +103,41 @@ class Scene:
             timeout=PATIENCE_S,
         )
 
-    def dlockd(self, job, *options, state=None):
-        """Starts a primary or standby as a target of this job; the child and its address."""
+    def dlockd(self, job, *options, state=None, files=None, is_read=True):
+        """Starts a primary or standby as a target of this job; the child and its address.
+
+        files: its limit of descriptors; is_read: whether its log is read.
+        """
         name = f"{job}-{len(self.children)}"
         log = open(self.path(f"{name}.log"), "w+")
+        http = "127.0.0.1:0" if is_read else free_address()
+
+        def limit():
+            if files:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
         state = state or self.path(f"{name}.d/epoch")
         if state != "none":
             os.makedirs(os.path.dirname(state), exist_ok=True)
         child = self.spawn(
             [
                 str(self.programs / "dlockd"),
-                *("--port=0", "--http=127.0.0.1:0", f"--state-file={state}"),
+                *("--port=0", f"--http={http}", f"--state-file={state}"),
                 f"--admin-socket={self.path(name)}.sock",
                 *options,
             ],
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=log if is_read else subprocess.PIPE,
             text=True,
+            preexec_fn=limit,
         )
         line = child.stdout.readline()
         if not line.startswith(("dlockd ready", "dlockd standby")):
             raise Failed(f"{name}: {line!r}: {pathlib.Path(log.name).read_text()}")
         found = re.search(r"listening on (\S+),", line)
-        text = eventually("it says where its metrics are", lambda: self.http(log.name))
-        self.targets.setdefault(job, []).append(text)
+        if is_read:
+            http = eventually("it says where its metrics are", lambda: self.http(log.name))
+        self.targets.setdefault(job, []).append(http)
         child.socket, child.state = f"{self.path(name)}.sock", state
         return child, found and found[1]
 
@@ -206,10 +227,30 @@ def stage(scene):
     _, address = scene.dlockd("dlock-tls", *(f"--tls-{k}={certs}/{v}" for k, v in files))
     scene.tls = address
 
+    _, scene.unread = scene.dlockd("dlock-unread", "--log-level=trace", is_read=False)
+
+    scene.client(narrow(scene))("get orders rw")
+
+    before, address = scene.dlockd("dlock-damaged-before")
+    scene.targets.pop("dlock-damaged-before")
+    scene.dlockd("dlock-damaged", f"--standby-of={address}", state=before.state)
+    pathlib.Path(before.state + ".clients").write_text("no list")
+    is_gone(before)
+
     dead, address = scene.dlockd("dlock-dead")
     is_gone(dead)
     state = scene.path("lonely.d/epoch")
     scene.dlockd("dlock-lonely", f"--standby-of={address}", state=state)
+
+
+def narrow(scene):
+    """A primary with descriptors for one client; its address."""
+    for files in range(64, 256):
+        try:
+            return scene.dlockd("dlock-narrow", files=files)[1]
+        except Failed:
+            pass  # there is no room for a client
+    raise Failed("255 descriptors are too few for a client")
 
 
 def send_rubbish(address, count):
@@ -228,8 +269,7 @@ class Prometheus:
     """A Prometheus that scrapes the scene."""
 
     def __init__(self, scene, program):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.address = "127.0.0.1:%d" % free.getsockname()[1]
+        self.address = free_address()
         rules = (ROOT / "deploy/alerts.yml").read_text()
         pathlib.Path(scene.path("alerts.yml")).write_text(re.sub(r"for: \w+", "for: 0s", rules))
         jobs = [
@@ -296,7 +336,7 @@ def check_alerts(prometheus):
 
         alert = eventually(f"{name} of {job} fires", is_fired)[0]
         texts = list(alert["annotations"].values())
-        if len(texts) != 2 or any("{{" in text or "error" in text for text in texts):
+        if len(texts) != 2 or any("{{" in text or "<error" in text for text in texts):
             raise Failed(f"{name}: {texts}")
         print(f"progress: {name}: {alert['annotations']['summary']}", flush=True)
     eventually(
@@ -352,7 +392,9 @@ def main():
             eventually("Prometheus is there", prometheus.is_there)
             counted = 'dlock_events_total{job="dlock-tls",event="bad_request"}'
             eventually("the first scrape", lambda: prometheus.query(counted))
+            eventually("another", lambda: prometheus.query(LOST))
             send_rubbish(scene.tls, 500)
+            send_rubbish(scene.unread, 3000)
             check_alerts(prometheus)
             check_dashboard(prometheus)
             check_document(prometheus)

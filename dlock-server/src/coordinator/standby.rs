@@ -158,8 +158,8 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         if place.is_none() {
             log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
         }
-        if let Some(http) = &http {
-            http.shows(Role::Starting);
+        if let Some(http) = http.as_ref().filter(|_| place.is_none()) {
+            http.shows(Role::Starting); // another attempt is one of a standby that has the place
         }
         match Server::start_as(config.clone(), &taking, &mut place, http.clone()) {
             Ok(server) => return Ok(server),

@@ -172,6 +172,11 @@ pub(crate) fn is_alive(role: &Role) -> Verdict {
 pub(crate) fn is_ready(role: &Role) -> Verdict {
     let parts = match role {
         Role::Starting => return Err("starting".into()),
+        Role::Standby(watches) if (watches.0)().has_place => {
+            return Err(
+                "it has taken the place of the primary, and cannot serve: see its log".into()
+            );
+        }
         Role::Standby(_) => return Ok("standby".into()),
         Role::Primary(parts) => parts,
     };
