@@ -17,6 +17,9 @@ const COLLECTED: usize = 64;
 /// Locks whose waiters are counted for one snapshot.
 const COUNTED: usize = 2_048;
 
+/// A step that takes so long counts although nothing had come: the primary did work of its own.
+const LONG: Duration = Duration::from_millis(1);
+
 /// Measures the steps of the command thread.
 pub(super) struct Meter {
     published: Arc<Published>,
@@ -48,8 +51,9 @@ impl Worker {
     pub(super) fn measure(&mut self, began: Option<Instant>, worked: bool) {
         let (Some(meter), Some(began)) = (&mut self.meter, began) else { return };
         let now = Instant::now();
-        if worked {
-            meter.steps.add(now.saturating_duration_since(began), now);
+        let took = now.saturating_duration_since(began);
+        if worked || took >= LONG {
+            meter.steps.add(took, now);
         }
         if now >= meter.next {
             meter.next = now + PUBLISH_EVERY;

@@ -250,8 +250,8 @@ const METRICS: &[Metric] = &[
         MetricType::Histogram,
         SECONDS,
         None,
-        "Steps of the command thread that had work. Its sum is the time for which the thread was \
-         busy: rate(dlock_command_step_seconds_sum[1m]) is its busy share.",
+        "Steps of the command thread that had work, or took 1 ms. Its sum is the time for which \
+         the thread was busy: rate(dlock_command_step_seconds_sum[1m]) is its busy share.",
         |view| of_command(view, |seen| one(Value::Steps(seen.steps)))
     ),
     metric!(

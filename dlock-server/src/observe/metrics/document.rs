@@ -50,8 +50,8 @@ another address peers need a certificate of the CAs in `[tls]`, for probes, too;
 `insecure = true` is needed there. At most 16 connections are open, for 10 s and one request each.
 
 The numbers are up to a second old: both threads publish them once a second, and a scrape asks
-neither. A metric of the primary is not shown by a standby, and one of a recovery only while it
-lasts. `deploy/` has alerts and a dashboard.
+neither. An idle primary wakes once a second for that. A metric of the primary is not shown by a
+standby, and one of a recovery only while it lasts. `deploy/` has alerts and a dashboard.
 
 | metric | type | label | meaning |
 |---|---|---|---|
