@@ -189,6 +189,8 @@ typedef struct dlock_client_options {
     const char *tls_key;
     const char *tls_crl;
     const char *tls_key_password_file;
+    const char *label;     /* what operators see of the client (dlock clients): UTF-8, 64 bytes at
+                            * most, no control characters */
 } dlock_client_options;
 
 typedef struct dlock_client_info {

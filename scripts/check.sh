@@ -59,7 +59,7 @@ fi
 step "scripts (the step runner)" 120 scripts/lib-test.sh || true
 if have python3; then
     step "scripts (python)" 60 env PYTHONPYCACHEPREFIX="$scratch/python" \
-        python3 -m py_compile packaging/vendor.py tests/rxe/vm tests/rxe/runner/*.py tests/rxe/bench/*.py || true
+        python3 -m py_compile packaging/vendor.py tests/deploy/run.py tests/rxe/vm tests/rxe/runner/*.py tests/rxe/bench/*.py || true
 else
     skip "scripts (python)" "python3 is not installed"
 fi

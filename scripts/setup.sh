@@ -6,8 +6,8 @@
 #
 #   scripts/setup.sh            install; exit status 1 if something required is still missing
 #   scripts/setup.sh --check    only say what is missing
-#   scripts/setup.sh --rdma     also what only the tests of RDMA and of OpenSSL's callbacks need;
-#                               without it they are skipped
+#   scripts/setup.sh --rdma     also what only the tests of RDMA, of OpenSSL's callbacks and of
+#                               deploy/ need; without it they are skipped
 #   DLOCK_SETUP=no              the same as --check, for every script that calls this one
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -181,6 +181,24 @@ if [ "$mode" = --rdma ] && [ -n "$(missing_for_tests)" ]; then
         echo "setup: missing, tests of RDMA and OpenSSL that need it are skipped: $*"
     fi
 fi
+# Prometheus for tests/deploy. A package of apt would start it as a service, so it is unpacked only.
+fetch_prometheus() {
+    local folder=$target_dir/prometheus
+    if have prometheus && have promtool; then return; fi
+    if [ -x "$folder/usr/bin/promtool" ] || [ "$install" = no ]; then return; fi
+    echo "fetching: prometheus"
+    case $manager in
+    apt)
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        (cd "$folder" && apt-get -qq download prometheus && dpkg-deb -x prometheus_*.deb . &&
+            rm prometheus_*.deb) || true
+        ;;
+    dnf) ! may_install || install_packages golang-github-prometheus || true ;;
+    esac
+}
+
+if [ "$mode" = --rdma ]; then fetch_prometheus; fi
 hash -r
 # shellcheck disable=SC2086
 required=$(lacking $required) optional=$(lacking $optional)

@@ -72,6 +72,11 @@ if [ $installed = yes ]; then
 else
     skip "C and C++ programs" "the libraries could not be installed, or the programs not compiled"
 fi
+if have python3; then
+    step "alerts and dashboard (Prometheus)" $quiet tests/deploy/run.py "$target_dir/debug" || true
+else
+    skip "alerts and dashboard (Prometheus)" "python3 is not installed"
+fi
 step "simulator, planted bugs" $quiet scripts/sim.sh || true
 step "memory order (loom)" $quiet \
     cargo test --locked --manifest-path tests/loom/Cargo.toml -- --test-threads 1 || true

@@ -10,6 +10,7 @@ use dlock_client::TlsUse;
 use dlock_core::ids::{LockId, Seq};
 use dlock_core::limits::BATCH_MAX;
 use dlock_core::memory::word_op::Chain;
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
@@ -144,6 +145,7 @@ pub const INIT: ControlRequest = ControlRequest::Init {
     version_max: VERSION,
     tp_mode: 0,
     horizon_s: HORIZON_FOREVER,
+    about: About::NOTHING,
 };
 
 impl Peer {

@@ -30,13 +30,16 @@ const PAGE: usize = 1_000;
 
 /// A question or an instruction to the primary.
 #[derive(Clone, Copy)]
-pub enum Query {
+pub enum Query<'a> {
     /// Asks for the state of the primary.
     Status,
     /// Tells the standby to take the place of its primary.
     Promote,
-    /// Asks for the list of locks.
-    Locks,
+    /// Asks for the list of locks; with a name, for that lock alone.
+    Locks {
+        /// The name.
+        name: Option<&'a [u8]>,
+    },
     /// Asks for the list of clients.
     Clients,
     /// Asks for the progress of the primary's recovery.
@@ -47,12 +50,12 @@ pub enum Query {
 }
 
 /// Asks and prints; returns the exit code.
-pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
+pub fn run(admin: &Admin, query: Query<'_>) -> Result<u8, Failure> {
     let mut primary = Endpoint::find(admin.socket.as_deref())?;
     let document = match query {
         Query::Status => primary.ask(json!({ "cmd": "status" }))?,
         Query::Promote => primary.ask(json!({ "cmd": "promote" }))?,
-        Query::Locks => primary.pages("locks", "lock")?,
+        Query::Locks { name } => only(primary.pages("locks", "lock")?, name),
         Query::Clients => primary.pages("clients", "client")?,
         Query::Recovery { now: true } => primary.ask(json!({ "cmd": "recover" }))?,
         Query::Recovery { now: false } => {
@@ -68,7 +71,7 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
         Query::Status if !document["standby_of"].is_null() => standby_rows(&document),
         Query::Status => status_rows(&document),
         Query::Promote => vec![row(&["promoted", "it takes the place of the primary now"])],
-        Query::Locks => lock_rows(&document["locks"]),
+        Query::Locks { .. } => lock_rows(&document["locks"]),
         Query::Clients => client_rows(&document["clients"]),
         Query::Recovery { now: true } => given_up_rows(&document["given_up"]),
         Query::Recovery { now: false } => recovery_rows(&document["recovery"]),
@@ -80,6 +83,15 @@ pub fn run(admin: &Admin, query: Query) -> Result<u8, Failure> {
 /// Sends a question to the primary at its admin socket; returns its answer.
 pub fn ask(admin: &Admin, question: Value) -> Result<Value, Failure> {
     Endpoint::find(admin.socket.as_deref())?.ask(question)
+}
+
+/// The locks of this list that have this name.
+fn only(mut list: Value, name: Option<&[u8]>) -> Value {
+    let hex = name.map(|name| name.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    if let (Some(hex), Some(locks)) = (hex, list["locks"].as_array_mut()) {
+        locks.retain(|lock| lock["name_hex"] == *hex);
+    }
+    list
 }
 
 struct Endpoint {
@@ -358,7 +370,10 @@ fn lock_rows(locks: &Value) -> Vec<Vec<String>> {
 
 fn lock_state(lock: &Value) -> String {
     if let Some(holder) = lock["holder"].as_u64() {
-        return format!("held by {holder}");
+        return match lock["holder_label"] {
+            Value::Null => format!("held by {holder}"),
+            ref label => format!("held by {holder} ({})", cell(label)),
+        };
     }
     let readers = lock["readers"].as_u64().unwrap_or(0);
     if readers > 0 {
@@ -387,11 +402,18 @@ fn lease(lock: &Value) -> String {
 }
 
 fn client_rows(clients: &Value) -> Vec<Vec<String>> {
-    let mut rows = vec![row(&["client", "state", "got"])];
+    let columns = ["client", "state", "got", "fabric", "pid", "user", "host", "label"];
+    let mut rows = vec![row(&columns)];
     for client in clients.as_array().into_iter().flatten() {
         let present = client["present"].as_bool() == Some(true);
         let state = if present { "present" } else { "absent" };
-        rows.push(vec![cell(&client["client"]), state.into(), cell(&client["handles"])]);
+        let told = |field: &str| match client[field] {
+            Value::Null => "-".into(),
+            ref told => cell(told),
+        };
+        let mut row = vec![cell(&client["client"]), state.into(), cell(&client["handles"])];
+        row.extend(columns[3..].iter().map(|column| told(column)));
+        rows.push(row);
     }
     rows
 }
@@ -403,7 +425,10 @@ mod tests {
     #[test]
     fn the_state_of_a_lock_is_told_in_words() {
         let state = |lock: Value| lock_state(&lock);
-        assert_eq!(state(json!({ "type": "atomic", "holder": 5 })), "held by 5");
+        let mut held = json!({ "type": "atomic", "holder": 5 });
+        assert_eq!(state(held.clone()), "held by 5");
+        held["holder_label"] = "orders".into();
+        assert_eq!(state(held), "held by 5 (orders)");
         assert_eq!(state(json!({ "type": "rw", "holder": null, "readers": 2 })), "2 readers");
         assert_eq!(state(json!({ "type": "fair", "holder": null, "word": "0" })), "free");
         let word = FairView::new().with_mx(2).with_nx(1).into_bits();

@@ -83,7 +83,7 @@ pub enum Command {
     #[command(after_help = PROMOTE_HELP)]
     Promote(Admin),
     /// Lists the locks of a running primary.
-    Locks(Admin),
+    Locks(Locks),
     /// Lists the clients of a running primary.
     Clients(Admin),
     /// Removes a client: it is asked to leave, then fenced.
@@ -178,6 +178,15 @@ pub struct Admin {
     /// Print JSON, one document, instead of a table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `locks`.
+#[derive(Debug, clap::Args)]
+pub struct Locks {
+    /// This lock alone
+    pub name: Option<OsString>,
+    #[command(flatten)]
+    pub admin: Admin,
 }
 
 /// Arguments of the commands that change something at a running primary.

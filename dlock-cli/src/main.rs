@@ -28,6 +28,7 @@ mod help;
 mod hold;
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -49,7 +50,10 @@ fn main() -> ExitCode {
         Command::Status(admin) => admin::run(&admin, admin::Query::Status),
         Command::Promote(args) => admin::run(&args, admin::Query::Promote),
         Command::Recover(args) => admin::run(&args.admin, admin::Query::Recovery { now: args.now }),
-        Command::Locks(admin) => admin::run(&admin, admin::Query::Locks),
+        Command::Locks(locks) => {
+            let name = locks.name.as_ref().map(|name| name.as_bytes());
+            admin::run(&locks.admin, admin::Query::Locks { name })
+        }
         Command::Clients(admin) => admin::run(&admin, admin::Query::Clients),
         Command::Remove(args) => act::remove(&args),
         Command::Break(args) => act::break_lock(&args),

@@ -181,6 +181,45 @@ fn a_running_primary_tells_its_locks_and_clients() {
 }
 
 #[test]
+fn a_label_is_shown_where_its_client_is_and_one_that_a_terminal_would_not_show_is_refused() {
+    let primary = Primary::start("label");
+    let mut child = Command::new(DLOCK)
+        .args(["exec", "--address", &primary.address, "mine", "--"])
+        .args(["sh", "-c", "echo running; cat >/dev/null"])
+        .env("DLOCK_LABEL", "orders ü")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(child.stdout.take().unwrap()), "running");
+    let (mut other, input) = holder(&primary, &["another's"]);
+    let socket = primary.socket();
+    let ask = |words: &[&str]| text(&dlock(&[words, &["--socket", &socket]].concat()).stdout);
+    let clients: serde_json::Value = serde_json::from_str(&ask(&["clients", "--json"])).unwrap();
+    let clients = clients["clients"].as_array().unwrap();
+    let labels: Vec<_> = clients.iter().map(|client| client["label"].as_str()).collect();
+    assert!(labels.contains(&Some("orders ü")) && labels.contains(&None), "{labels:?}");
+    for client in clients {
+        assert!(client["pid"].as_u64() > Some(0) && client["fabric"].is_string(), "{client}");
+        assert!(client["host"].is_string() && client["user"].is_string(), "{client}");
+    }
+    let table = ask(&["clients"]);
+    assert!(table.lines().any(|line| line.ends_with("orders ü")), "{table}");
+    let mine = ask(&["locks", "mine"]);
+    assert!(mine.contains("(orders ü)") && mine.lines().count() == 2, "{mine}");
+    assert_eq!(ask(&["locks", "no such"]).lines().count(), 1);
+    drop((child.stdin.take(), input));
+    child.wait().unwrap();
+    other.wait().unwrap();
+
+    let mut refused = Command::new(DLOCK);
+    refused.args(["exec", "--address", &primary.address, "mine", "--", "true"]);
+    let refused = refused.env("DLOCK_LABEL", "a\u{1b}[2J").output().unwrap();
+    assert_ne!(code(&refused), 0);
+    assert!(text(&refused.stderr).contains("control characters"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn a_list_of_primaries_that_is_not_used_is_told_once() {
     let nothing = format!("{}:9", own_address());
     let both = format!("{nothing},127.0.0.1:9");

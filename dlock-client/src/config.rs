@@ -86,6 +86,9 @@ pub struct ClientConfig {
     /// The prefixes of the names of locks that the client keeps after their release, until other
     /// clients want them; an empty prefix stands for all locks. `None`: those in `DLOCK_CACHE`.
     pub cache: Option<Vec<Vec<u8>>>,
+    /// What operators see of the client (`dlock clients`): 64 bytes at most, without control
+    /// characters. `None`: the value of `DLOCK_LABEL`, or no label.
+    pub label: Option<String>,
 }
 
 impl Default for ClientConfig {
@@ -103,6 +106,7 @@ impl Default for ClientConfig {
             wait: None,
             silence: None,
             cache: None,
+            label: None,
         }
     }
 }
@@ -111,8 +115,8 @@ impl Default for ClientConfig {
 const DEVICES: &str = "/sys/class/infiniband";
 
 impl ClientConfig {
-    /// Checks what can be checked without a primary: `tp_mode`, device, `DLOCK_FABRIC` and the TLS
-    /// files. [`Instance::init`](crate::raw::Instance::init) does so, too.
+    /// Checks what can be checked without a primary: `tp_mode`, label, device, `DLOCK_FABRIC` and
+    /// the TLS files. [`Instance::init`](crate::raw::Instance::init) does so, too.
     ///
     /// # Errors
     /// `Error`; the cause and its remedy are logged.
@@ -121,6 +125,7 @@ impl ClientConfig {
             log::error!("tp_mode {} is neither 0 nor 1", self.tp_mode);
             return Err(Status::Error);
         }
+        self.check_label()?;
         self.tls.material()?;
         let fabric = self.effective_fabric()?;
         let names_a_port = self.device.is_some() || self.eid != [0; 16];

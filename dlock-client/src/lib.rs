@@ -28,6 +28,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod about;
 mod ask;
 mod attach;
 mod backoff;
@@ -56,6 +57,7 @@ mod secure;
 mod stats;
 mod table;
 
+pub use about::LABEL_VARIABLE;
 #[cfg(feature = "fault-injection")]
 #[doc(hidden)]
 pub use attach::Wrap;

@@ -4,6 +4,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use crate::about::{is_label, LABEL_RULE};
 use crate::config::{ClientConfig, FabricChoice, SILENCE_MS};
 use crate::error::Error;
 use crate::host::Address;
@@ -50,6 +51,7 @@ pub struct Config {
     silence: Option<Duration>,
     tls: TlsUse,
     cache: Option<Vec<Vec<u8>>>,
+    label: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,6 +151,14 @@ impl Config {
         Self { silence: Some(silence), ..self }
     }
 
+    /// What operators see of the client, as in `dlock clients` and `dlock locks`: 64 bytes at most,
+    /// without control characters. If this is not set, the environment variable `DLOCK_LABEL`
+    /// decides.
+    #[must_use]
+    pub fn label(self, label: impl Into<String>) -> Self {
+        Self { label: Some(label.into()), ..self }
+    }
+
     /// The client uses TLS with the primary. If this is not set, the environment decides
     /// (`DLOCK_TLS_CA`, `DLOCK_TLS_CERT`, `DLOCK_TLS_KEY`, `DLOCK_TLS_CRL`,
     /// `DLOCK_TLS_KEY_PASSWORD_FILE`). At each connection the client reads the files again if they
@@ -207,6 +217,9 @@ impl Config {
         if silence.is_some_and(|silence| !is_borne(silence)) {
             return Err(Error::Invalid("a silence lasts 100 ms to a minute"));
         }
+        if self.label.as_deref().is_some_and(|label| !is_label(label)) {
+            return Err(Error::Invalid(LABEL_RULE));
+        }
         let tp_mode = match self.queue_pairs {
             QueuePairs::Separate => 0,
             QueuePairs::Shared => 1,
@@ -226,6 +239,7 @@ impl Config {
             wait: self.wait,
             silence,
             cache: self.cache.clone(),
+            label: self.label.clone(),
         };
         Ok(config.with_default_horizon())
     }
@@ -261,6 +275,7 @@ mod tests {
             .wait(Duration::from_secs(7))
             .silence(Duration::from_millis(300))
             .cache(["page "])
+            .label("orders")
             .without_tls();
         let expected = ClientConfig {
             port: 7,
@@ -275,6 +290,7 @@ mod tests {
             wait: Some(Duration::from_secs(7)),
             silence: Some(Duration::from_millis(300)),
             cache: Some(vec![b"page ".to_vec()]),
+            label: Some("orders".into()),
         };
         assert_eq!(config.checked(), Ok(expected));
         assert_eq!(Config::new().without_horizon().checked().unwrap().horizon_s, Some(0));
@@ -287,6 +303,8 @@ mod tests {
         assert!(is_refused(Config::new().gid(Ipv6Addr::UNSPECIFIED)));
         assert!(is_refused(Config::new().horizon(Duration::ZERO)));
         assert!(is_refused(Config::new().silence(Duration::from_millis(99))));
+        assert!(is_refused(Config::new().label("a\u{1b}[2J")));
+        assert!(is_refused(Config::new().label("x".repeat(65))));
         assert!(is_refused(Config::new().silence(Duration::from_millis(60_001))));
         assert!(is_refused(Config::new().horizon(HORIZON_MAX + Duration::from_nanos(1))));
         assert_eq!(Config::new().horizon(HORIZON_MAX).checked().unwrap().horizon_s, Some(86_400));

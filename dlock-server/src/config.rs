@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The configuration of a primary.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -110,6 +110,9 @@ pub struct ServerConfig {
     pub admin_socket: Option<PathBuf>,
     /// Whether the group of this process may use the admin socket, too.
     pub admin_for_group: bool,
+    /// The address of the HTTP endpoint with metrics and probes (`docs/metrics.md`); `None`: there
+    /// is none. Beyond loopback its connections have the TLS of the port, if that has TLS.
+    pub http: Option<SocketAddr>,
     /// The file that keeps the last epoch, so that epochs never go back even if the clock does. A
     /// file beside it, with `.clients` at the end of its name, lists the clients: a primary that
     /// finds clients there recovers what they hold before it serves.
@@ -146,6 +149,7 @@ impl Default for ServerConfig {
             objects_max: limits::OBJECTS_MAX,
             admin_socket: None,
             admin_for_group: false,
+            http: None,
             state_file: None,
             earlier_state_files: Vec::new(),
         }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starts and stops a primary.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{sync_channel, SyncSender};
+use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use dlock_core::budget::rate::Rate;
@@ -18,7 +17,7 @@ use dlock_core::roster::{known, Change, Clients};
 use dlock_core::wire::fabric::{self, Executes, FabricKind};
 use dlock_fabric::os::threads::ProcessLimits;
 use dlock_fabric::tls::Tls;
-use dlock_fabric::{os::fds, os::threads, SealedPeer, VerbsHost};
+use dlock_fabric::{os::fds, SealedPeer, VerbsHost};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -33,11 +32,14 @@ use crate::coordinator::Roster;
 use crate::error::StartError;
 use crate::host::capacity::{Bound, Capacity, FilesLeft, Needs};
 use crate::host::clock::ServerClock;
-use crate::host::cpuset::CpuSet;
 use crate::host::device;
 use crate::host::memory::Memory;
+use crate::host::threads::{join, spawn};
 use crate::observe::admin::ServerInfo;
 use crate::observe::admin_socket::AdminSocket;
+use crate::observe::http::{self, Http};
+use crate::observe::roles::{PrimaryParts, Role};
+use crate::observe::snapshot::Published;
 use crate::transport::{self, Opened, Setting};
 use dlock_core::token::TokenFloor;
 
@@ -60,6 +62,7 @@ pub struct Server {
     ended: Arc<Notify>,
     threads: Vec<JoinHandle<()>>,
     tls: Option<Tls>,
+    http: Option<Arc<Http>>,
 }
 
 impl Server {
@@ -68,8 +71,9 @@ impl Server {
     /// # Errors
     /// [`StartError`]; then nothing is left: no thread, socket or file descriptor.
     pub fn start(config: ServerConfig) -> Result<Self, StartError> {
-        let mut place = None;
-        let started = Self::start_as(config, &Taking::IfFree, &mut place);
+        fds::occupy_standard();
+        let (mut place, http) = (None, Http::of(&config)?);
+        let started = Self::start_as(config, &Taking::IfFree, &mut place, http);
         if let (Err(_), Some(place)) = (&started, place) {
             if let Err(error) = place.give_back() {
                 log::warn!("who has the list of clients is not known any more: {error}");
@@ -80,11 +84,13 @@ impl Server {
 
     /// Starts a primary. `taking`: whether it may take the state file of another primary, whose
     /// place it takes. `place`: the ownership of the list, if this process has it already; it is
-    /// set once it is taken, and stays even if the start fails.
+    /// set once it is taken, and stays even if the start fails. `http`: where the metrics
+    /// are shown.
     pub(crate) fn start_as(
         config: ServerConfig,
         taking: &Taking,
         place: &mut Option<Arc<Ownership>>,
+        http: Option<Arc<Http>>,
     ) -> Result<Self, StartError> {
         fds::occupy_standard();
         config.check()?;
@@ -130,6 +136,7 @@ impl Server {
             .map_err(|source| StartError::thread("roster", source))?;
         roster.tell(Change::Started);
         let files = Arc::new(FilesLeft::new(&capacity));
+        let published = http.is_some().then(Arc::<Published>::default);
         let serving = Serving {
             epoch,
             clock,
@@ -141,9 +148,18 @@ impl Server {
             roster,
             clients,
             is_lost,
+            published: published.clone(),
         };
         let (mailbox, worker) = worker(&config, serving, transport::offers(&transports))?;
         let mailbox = Arc::new(mailbox);
+        let shown = published.clone().map(|published| PrimaryParts {
+            info: info.clone(),
+            capacity,
+            locks_max: config.locks_max,
+            objects_max: config.objects_max,
+            mailbox: mailbox.clone(),
+            published,
+        });
         let parts = control::Parts {
             tcp,
             transports,
@@ -154,6 +170,7 @@ impl Server {
             files,
             receipts,
             awaited,
+            published,
             stop: stop.clone(),
         };
 
@@ -187,6 +204,9 @@ impl Server {
         if let Some(locked) = capacity.locked {
             log::warn!("{locked}");
         }
+        if let (Some(http), Some(shown)) = (&http, shown) {
+            http.shows(Role::Primary(Box::new(shown)));
+        }
         let threads = vec![control, command];
         Ok(Self {
             address,
@@ -200,12 +220,18 @@ impl Server {
             ended,
             threads,
             tls: config.tls,
+            http,
         })
     }
 
     /// The address on which the primary listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The address of the HTTP endpoint; `None`: there is none.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(|http| http.address())
     }
 
     /// The epoch of this incarnation.
@@ -347,6 +373,9 @@ impl Server {
         for thread in self.threads.drain(..) {
             join(thread);
         }
+        if let Some(http) = self.http.take() {
+            http.shows(Role::Starting); // a standby may take the endpoint over
+        }
         log::info!("the primary on {} has stopped", self.address);
     }
 }
@@ -423,7 +452,8 @@ fn capacity(
     memory: &Memory,
     offers: &Offers,
 ) -> Result<Capacity, StartError> {
-    let limits = ProcessLimits::of_this_process().map_err(StartError::Limits)?;
+    let mut limits = ProcessLimits::of_this_process().map_err(StartError::Limits)?;
+    limits.files_open += config.http.map_or(0, |_| http::CONNECTIONS_MAX as u64);
     let locked_bytes = match memory {
         Memory::Nic(_) => u64::from(memory.slots()) * 32 + u64::from(memory.ledger_entries()) * 8,
         Memory::Cpu(_) if offers.has(FabricKind::Sealed) => SealedPeer::RING_BYTES,
@@ -449,6 +479,8 @@ struct Serving {
     /// Whether the list of the predecessor's clients was lost, so that it may have had more
     /// clients.
     is_lost: bool,
+    /// Where to publish what the metrics show.
+    published: Option<Arc<Published>>,
 }
 
 /// The command thread's worker, and the mailbox by which it is reached.
@@ -458,7 +490,7 @@ fn worker(
     offers: fabric::Offers,
 ) -> Result<(Mailbox, Worker), StartError> {
     let Serving { epoch, clock, tokens_below, mut memory, host, capacity, .. } = serving;
-    let Serving { files, roster, clients, is_lost, .. } = serving;
+    let Serving { files, roster, clients, is_lost, published, .. } = serving;
     let failed = |source| StartError::Thread { thread: "command", source };
     let grace_ns = |grace: Duration| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
     let setup = PrimaryConfig {
@@ -506,6 +538,7 @@ fn worker(
         capacity,
         files,
         roster,
+        published,
     });
     Ok((mailbox, worker.map_err(failed)?))
 }
@@ -526,81 +559,20 @@ pub(crate) fn listen(addr: SocketAddr) -> Result<TcpListener, StartError> {
     Ok(TcpListener::from(socket))
 }
 
-/// Starts a thread that pins itself to its CPUs, calls `prepare`, and then does the work that
-/// `prepare` returned. Returns the other result of `prepare`.
-fn spawn<T, W>(
-    name: &'static str,
-    cpus: Option<CpuSet>,
-    prepare: impl FnOnce() -> io::Result<(T, W)> + Send + 'static,
-) -> Result<(JoinHandle<()>, T), StartError>
-where
-    T: Clone + Send + 'static,
-    W: FnOnce(T),
-{
-    let failed = |source| StartError::thread(name, source);
-    let (ready, prepared) = sync_channel(1);
-    let body = move || {
-        if let Some((work, handed)) = begin(name, cpus, prepare, &ready) {
-            work(handed);
-        }
-    };
-    let thread = thread::Builder::new().name(format!("dlock-{name}")).spawn(body);
-    let thread = thread.map_err(failed)?;
-    match prepared.recv() {
-        Ok(Ok(handed)) => Ok((thread, handed)),
-        Ok(Err(error)) => {
-            join(thread);
-            Err(error)
-        }
-        Err(_) => {
-            join(thread);
-            Err(failed(io::Error::other("it ended at once")))
-        }
-    }
-}
-
-fn begin<T: Clone, W>(
-    name: &'static str,
-    cpus: Option<CpuSet>,
-    prepare: impl FnOnce() -> io::Result<(T, W)>,
-    ready: &SyncSender<Result<T, StartError>>,
-) -> Option<(W, T)> {
-    let pinned = match &cpus {
-        None => Ok(()),
-        Some(set) => threads::pin_current_thread(set.cpus()).map_err(|source| {
-            let text = set.to_string();
-            StartError::Affinity { thread: name, text, source }
-        }),
-    };
-    let prepared = pinned
-        .and_then(|()| prepare().map_err(|source| StartError::Thread { thread: name, source }));
-    // The thread that started this one waits for the result.
-    match prepared {
-        Ok((handed, work)) => {
-            ready.send(Ok(handed.clone())).ok()?;
-            Some((work, handed))
-        }
-        Err(error) => {
-            let _ = ready.send(Err(error));
-            None
-        }
-    }
-}
-
-fn join(thread: JoinHandle<()>) {
-    if thread.join().is_err() {
-        log::error!("a thread of the primary has ended by a panic");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::roles;
+    use crate::observe::snapshot::LATE;
+    use std::io::{Read, Write};
+    use std::thread;
     use tokio::time::timeout;
 
     #[test]
-    fn a_primary_whose_command_thread_hangs_does_not_respond() {
-        let server = Server::start(ServerConfig { port: 0, ..ServerConfig::default() }).unwrap();
+    fn a_primary_whose_command_thread_hangs_does_not_respond_and_still_shows_its_metrics() {
+        let http = Some(([127, 0, 0, 1], 0).into());
+        let config = ServerConfig { port: 0, http, ..ServerConfig::default() };
+        let server = Server::start(config).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let responds = |wait_ms| {
             let wait = Duration::from_millis(wait_ms);
@@ -618,8 +590,42 @@ mod tests {
             });
             begins.recv().unwrap();
             assert!(responds(100).is_err(), "nobody is there to answer");
+            let mut scrape = std::net::TcpStream::connect(server.http_addr().unwrap()).unwrap();
+            scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            scrape.read_to_string(&mut answer).unwrap();
+            assert!(answer.contains("dlock_clients{"), "{answer}");
             release.send(()).unwrap();
             assert_eq!(responds(60_000), Ok(true));
         });
+    }
+
+    #[test]
+    fn a_thread_that_has_not_published_for_long_is_not_alive() {
+        let server = Server::start(ServerConfig { port: 0, ..ServerConfig::default() }).unwrap();
+        let alive = |started| {
+            let info = ServerInfo {
+                address: server.address,
+                epoch: server.epoch,
+                started,
+                clock: server.clock,
+                offers: server.offers.clone(),
+                tls: None,
+            };
+            let (mailbox, published) = (server.mailbox.clone(), Arc::default());
+            let (capacity, locks_max, objects_max) = (server.capacity, 1, 1);
+            roles::is_alive(&Role::Primary(Box::new(PrimaryParts {
+                info,
+                capacity,
+                locks_max,
+                objects_max,
+                mailbox,
+                published,
+            })))
+        };
+        let now = Instant::now();
+        assert_eq!(alive(now), Ok("alive".into()), "it has just started");
+        let late = alive(now.checked_sub(LATE).unwrap()).unwrap_err();
+        assert!(late.starts_with("the command thread"), "{late}");
     }
 }

@@ -12,6 +12,7 @@ use dlock_core::clock::{Lease, NS};
 use dlock_core::ids::{ClientId, Handle, Seq, Slot};
 use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord, TurnWord};
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::{self, Frame};
 use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, VERSION};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request, WaitNumber};
@@ -252,7 +253,13 @@ fn a_client_that_stays_away_past_the_grace_finds_its_lease_again_among_strangers
 fn a_client_that_is_silent_past_its_horizon_loses_what_has_no_lease_and_is_told() {
     let server = server(ServerConfig::default());
     let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, 1);
-    let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s };
+    let init = ControlRequest::Init {
+        version_min,
+        version_max,
+        tp_mode,
+        horizon_s,
+        about: About::NOTHING,
+    };
     let mut control = Peer::connect(server.local_addr());
     let ControlReply::Session(session) = control.call(init) else { panic!("not let in") };
     let terms = session.terms;
@@ -269,8 +276,15 @@ fn a_client_that_is_silent_past_its_horizon_loses_what_has_no_lease_and_is_told(
     assert_eq!(channel.receive(), None, "the primary has counted the silence itself");
     assert_eq!(control.receive(), None);
     let (client, secret) = (session.client, session.secret);
-    let reinit =
-        ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
+    let reinit = ControlRequest::Reinit {
+        version_min,
+        version_max,
+        tp_mode,
+        horizon_s,
+        client,
+        secret,
+        about: About::NOTHING,
+    };
     // The lapse ended the hold. The client had nothing with a lease, so it was removed altogether.
     eventually("it is removed", || {
         let back = Peer::connect(server.local_addr()).call(reinit.clone());

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{desc, Peer, INIT};
 use dlock_core::ids::{ClientId, Seq};
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::Frame;
 use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, HeldClaim, Session, HORIZON_FOREVER, VERSION,
@@ -173,6 +174,7 @@ fn init(at: SocketAddr, horizon_s: u32) -> (Peer, Session) {
         version_max: VERSION,
         tp_mode: 0,
         horizon_s: asked(horizon_s),
+        about: About::NOTHING,
     };
     match peer.call(request) {
         ControlReply::Session(session) => (peer, session),
@@ -188,6 +190,7 @@ fn back(session: &Session, horizon_s: u32) -> ControlRequest {
         horizon_s: asked(horizon_s),
         client: session.client,
         secret: session.secret,
+        about: About::NOTHING,
     }
 }
 

@@ -12,6 +12,7 @@ use dlock_core::clock::{Lease, ServerTime};
 use dlock_core::ids::{ClientId, Handle, LockId, ObjectId, Seq};
 use dlock_core::limits::FRAME_LEN_MAX;
 use dlock_core::memory::words::LedgerEntry;
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN, MAGIC};
 use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, Secret, Session, VERSION,
@@ -55,7 +56,13 @@ fn a_client_is_let_in_asks_and_leaves() {
 fn versions_are_negotiated_and_refused_at_once() {
     let server = server(ServerConfig::default());
     let init = |version_min, version_max| {
-        let request = ControlRequest::Init { version_min, version_max, tp_mode: 0, horizon_s: 0 };
+        let request = ControlRequest::Init {
+            version_min,
+            version_max,
+            tp_mode: 0,
+            horizon_s: 0,
+            about: About::NOTHING,
+        };
         Peer::connect(server.local_addr()).call(request)
     };
     for (min, max) in [(1, 1), (0, 1), (0, 255), (1, 2)] {

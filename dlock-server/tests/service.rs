@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Peer, PATIENCE};
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{ControlReply, ControlRequest, VERSION};
 use dlock_core::wire::message::LockType;
 use dlock_server::{Server, ServerConfig};
@@ -232,7 +233,13 @@ fn a_primary_that_recovers_does_not_say_that_it_serves() {
     let mut client = Peer::connect(server.local_addr());
     let horizon_s = 300;
     let (version_min, version_max, tp_mode) = (1, VERSION, 0);
-    let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s };
+    let init = ControlRequest::Init {
+        version_min,
+        version_max,
+        tp_mode,
+        horizon_s,
+        about: About::NOTHING,
+    };
     let ControlReply::Session(session) = client.call(init) else { panic!("it is let in") };
     client.get("held", LockType::Atomic);
     server.stop();
@@ -271,6 +278,7 @@ fn a_primary_that_recovers_does_not_say_that_it_serves() {
         horizon_s,
         client: client_id,
         secret,
+        about: About::NOTHING,
     };
     assert!(matches!(client.call(back), ControlReply::Session(_)));
     let here = "STATUS=recovers: of 1 client 1 is back; they tell what they hold\n";

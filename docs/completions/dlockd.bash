@@ -23,7 +23,7 @@ _dlockd() {
 
     case "${cmd}" in
         dlockd)
-            opts="-h -V --config --check-config --listen --port --ctrl-cpuset --cmd-cpuset --sleep-mode --recovery-clients --recovery-deadline --verbs --device --no-shm --no-tcp --admin-socket --state-file --standby-of --standby-silence --fence-command --tls-ca --tls-crl --tls-cert --tls-key --tls-key-password-file --insecure --log-level --log-format --help --version"
+            opts="-h -V --config --check-config --listen --port --ctrl-cpuset --cmd-cpuset --sleep-mode --recovery-clients --recovery-deadline --verbs --device --no-shm --no-tcp --admin-socket --http --state-file --standby-of --standby-silence --fence-command --tls-ca --tls-crl --tls-cert --tls-key --tls-key-password-file --insecure --log-level --log-format --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -66,6 +66,10 @@ _dlockd() {
                     return 0
                     ;;
                 --admin-socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --http)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -8,6 +8,7 @@ complete -c dlockd -l recovery-deadline -d 'Wait at least so long for the client
 complete -c dlockd -l verbs -d 'Serve over RDMA verbs: auto, on, sealed, one-sided, off [default: auto, on a host with a usable port]' -r
 complete -c dlockd -l device -d 'Serve on this RDMA device' -r
 complete -c dlockd -l admin-socket -d 'Make the admin endpoint\'s Unix socket here; none: nowhere [default: in the user\'s runtime folder, for each port; `dlock` finds it there]' -r -F
+complete -c dlockd -l http -d 'Show metrics and probes over HTTP at this address, like 127.0.0.1:9616' -r
 complete -c dlockd -l state-file -d 'Keep the last epoch in this file, and in FILE.clients who the clients are; none: nowhere [default: a file in the user\'s state folder, for each port]' -r -F
 complete -c dlockd -l standby-of -d 'Take the place of the primary at this address when it is gone; needs its state file' -r
 complete -c dlockd -l standby-silence -d 'The primary may be silent for so long [default: 1000]' -r

@@ -26,6 +26,9 @@ int main(int argc, char **argv)
     snprintf(address, sizeof(address), "%s:%d", HOST, port);
     options.primaries = address;
     options.silence_ms = 300;
+    options.label = "a\033[2J"; /* a terminal would not show it */
+    IS(dlock_client_open(HOST, &options, AMPLE, NONE, &clients[0]), DLOCK_E_INVALID);
+    options.label = "failover";
     for (int i = 0; i < 2; ++i) {
         MUST(dlock_client_open(HOST, &options, AMPLE, NONE, &clients[i]));
         locks[i] = open_lock(clients[i], "failover", DLOCK_TYPE_FAIR);

@@ -23,7 +23,7 @@ use dlock_core::limits::{BATCH_MAX, HEARTBEAT_S_MAX, LOOK_S};
 use dlock_core::lock::LockEntry;
 use dlock_core::memory::exec::Executor;
 use dlock_core::session::{self, Call, Claims, Verdict};
-use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant, VERSION, VERSION_MIN};
+use dlock_core::wire::control::{ControlReply, ControlRequest, LockGrant};
 use dlock_core::wire::message::Request;
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::{clock::deadline_in, fds, fork};
@@ -31,7 +31,7 @@ use dlock_fabric::Refuse;
 use log::Level;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use super::new_session::{init, join, Joined, To, Unshown};
+use super::new_session::{init, join, reinit, Joined, To, Unshown};
 use super::{done, Instance, SessionState, LEFT, OPEN};
 use crate::attach::Wrap;
 use crate::config::ClientConfig;
@@ -220,14 +220,7 @@ impl Instance {
             return Err(Status::Invalid.into());
         }
         let link = self.link.load();
-        let request = ControlRequest::Reinit {
-            version_min: VERSION_MIN,
-            version_max: VERSION,
-            tp_mode: self.config.tp_mode,
-            horizon_s: self.config.effective_horizon_s(),
-            client: link.client,
-            secret: link.secret,
-        };
+        let request = reinit(&self.config, link.client, link.secret);
         let to = To { peer, patience, level, said: &self.said };
         let joined = join(&self.config, to, request, Some(link.client), self.wrap.as_ref());
         joined.inspect_err(|unreached| self.learns_of(unreached.removal.as_ref()))

@@ -8,7 +8,9 @@ use dlock_core::clock::NS;
 use dlock_core::ids::ClientId;
 use dlock_core::membership::SHOW_WAIT_NS;
 use dlock_core::session;
-use dlock_core::wire::control::{ControlReply, ControlRequest, Session, VERSION, VERSION_MIN};
+use dlock_core::wire::control::{
+    ControlReply, ControlRequest, Secret, Session, VERSION, VERSION_MIN,
+};
 use dlock_core::wire::status::Status;
 use dlock_fabric::os::clock::{boot_ns, deadline_in};
 use dlock_fabric::ClockEstimate;
@@ -80,7 +82,21 @@ pub(super) struct To<'a> {
 pub(super) fn init(config: &ClientConfig) -> ControlRequest {
     let (version_min, version_max) = (VERSION_MIN, VERSION);
     let horizon_s = config.effective_horizon_s();
-    ControlRequest::Init { version_min, version_max, tp_mode: config.tp_mode, horizon_s }
+    ControlRequest::Init {
+        version_min,
+        version_max,
+        tp_mode: config.tp_mode,
+        horizon_s,
+        about: config.about(),
+    }
+}
+
+/// The request of a client that comes back.
+pub(super) fn reinit(config: &ClientConfig, client: ClientId, secret: Secret) -> ControlRequest {
+    let (version_min, version_max) = (VERSION_MIN, VERSION);
+    let (tp_mode, horizon_s) = (config.tp_mode, config.effective_horizon_s());
+    let about = config.about();
+    ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret, about }
 }
 
 /// Connects, registers and attaches. `request` is `Init`, or the `Reinit` of the client `expected`.

@@ -8,8 +8,9 @@
 //! | a tcp client, from the outcome of a chain | the primary, from the same outcome |
 //! | an shm or verbs client, from words that it operates on | that client, in its ledger |
 //!
-//! The primary collects the counts in ledgers when an operator reads the counters, when the client
-//! gets a new channel, and before the client's ledger is forgotten.
+//! The primary collects the counts in ledgers when an operator reads the counters, in turns while
+//! metrics are shown, when the client gets a new channel, and before the client's ledger is
+//! forgotten.
 
 use std::sync::Arc;
 
@@ -44,6 +45,22 @@ impl Locks {
     pub fn collect_all(&mut self, mem: &mut dyn LockMemory) {
         let clients: Vec<ClientId> =
             self.registry.clients.iter().map(|client| client.id()).collect();
+        for client in clients {
+            self.collect(mem, client);
+        }
+    }
+
+    /// Like [`collect_all`](Self::collect_all), for `max` clients at most: those that follow the
+    /// ones of the call before, in the order of their ids, and then the first ones again.
+    pub fn collect_some(&mut self, mem: &mut dyn LockMemory, max: usize) {
+        let ids = || self.registry.clients.iter().map(|client| client.id());
+        let last = self.collected;
+        let following = ids().filter(|&client| last.is_none_or(|last| client > last));
+        let clients: Vec<ClientId> = following.take(max).collect();
+        self.collected = match clients.len() < max {
+            true => None,
+            false => clients.last().copied(),
+        };
         for client in clients {
             self.collect(mem, client);
         }

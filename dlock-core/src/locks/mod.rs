@@ -36,7 +36,7 @@ pub use awaited::{Known, Laggard, Progress, Recovered, TELLING_S};
 pub use drain::Draining;
 pub(crate) use holds::Had;
 pub use holds::{Lapse, Lapsed, LAPSE_SLICE, LOOKS_MAX};
-pub use snapshot::{ClientSnapshot, LockSnapshot};
+pub use snapshot::{ClientSnapshot, LockSnapshot, WaitersSnapshot};
 pub use undo::Step;
 
 use crate::arbiter::{Arbiter, Caller, LockRef};
@@ -123,6 +123,9 @@ pub struct Locks {
     access: Access,
     /// How much of each client's own counts the primary has already added to its counters.
     told: BTreeMap<ClientId, Told>,
+    /// The last client of the last [`collect_some`](Locks::collect_some); `None`: the next call
+    /// begins with the first client.
+    collected: Option<ClientId>,
 }
 
 impl Locks {
@@ -151,6 +154,7 @@ impl Locks {
             counters: Arc::default(),
             access: Access::default(),
             told: BTreeMap::new(),
+            collected: None,
             config,
         }
     }

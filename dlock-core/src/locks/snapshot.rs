@@ -44,6 +44,17 @@ pub struct ClientSnapshot {
     pub handles: usize,
 }
 
+/// A count of the clients that are queued at the arbiter, over all locks or a part of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitersSnapshot {
+    /// Queued clients.
+    pub waiters: usize,
+    /// Locks with queued clients.
+    pub locks: usize,
+    /// The last lock that was counted; `None`: the count has come to the end of the locks.
+    pub last: Option<LockId>,
+}
+
 fn word(mem: &mut dyn LockMemory, slot: Slot, lock_type: LockType) -> u64 {
     match lock_type {
         LockType::Fair => fair_view(mem, slot).into_bits(),
@@ -77,6 +88,21 @@ impl Locks {
             leases_end: leases_end(mem, record.slot()),
         })
         .collect()
+    }
+
+    /// Adds to `counted` the waiters of `max` locks at most: those above its last lock.
+    pub fn count_waiters(&self, counted: WaitersSnapshot, max: usize) -> WaitersSnapshot {
+        let after = counted.last.unwrap_or(LockId(0));
+        let (mut sum, mut locks) = (counted, 0);
+        sum.last = None;
+        for record in self.registry.locks.after(after).take(max) {
+            let waiters = self.arbiter.waiters(record.slot());
+            sum.waiters += waiters;
+            sum.locks += usize::from(waiters > 0);
+            (sum.last, locks) = (Some(record.id()), locks + 1);
+        }
+        sum.last = sum.last.filter(|_| locks == max);
+        sum
     }
 
     /// All clients in the order of their ids.

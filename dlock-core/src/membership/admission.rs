@@ -160,13 +160,19 @@ impl Membership {
         draws: Draws,
     ) -> Result<Opened, Status> {
         use ControlRequest as R;
-        let (min, max, tp_mode, horizon_s, back) = match *request {
-            R::Init { version_min, version_max, tp_mode, horizon_s } => {
-                (version_min, version_max, tp_mode, horizon_s, None)
+        let (min, max, tp_mode, horizon_s, back, about) = match *request {
+            R::Init { version_min, version_max, tp_mode, horizon_s, ref about } => {
+                (version_min, version_max, tp_mode, horizon_s, None, about)
             }
-            R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret } => {
-                (version_min, version_max, tp_mode, horizon_s, Some((client, secret)))
-            }
+            R::Reinit {
+                version_min,
+                version_max,
+                tp_mode,
+                horizon_s,
+                client,
+                secret,
+                ref about,
+            } => (version_min, version_max, tp_mode, horizon_s, Some((client, secret)), about),
             _ => return Err(Status::Error),
         };
         let version = max.min(VERSION);
@@ -184,6 +190,7 @@ impl Membership {
             Some((client, proof)) if self.members.contains_key(&client) => {
                 let who = (client, proof);
                 let admission = self.come_back(now, locks, who, wanted, draws.secret)?;
+                self.with(client, |member| member.about.clone_from(about));
                 return Ok(self.admitted(admission, identity));
             }
             Some((client, proof)) => locks.may_adopt(client, proof, identity)?,
@@ -211,6 +218,7 @@ impl Membership {
         self.removers.remove(&client);
         self.with(client, |member| {
             (member.horizon_s, member.identity) = (wanted.horizon_s, wanted.identity);
+            member.about.clone_from(about);
             if let Some(until) = locks.promised_until(client) {
                 member.is_promised(until);
             }

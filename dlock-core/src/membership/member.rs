@@ -5,6 +5,7 @@ use super::{Asked, Exit};
 use crate::clock::ServerTime;
 use crate::ids::Identity;
 use crate::planted::{self, Bug};
+use crate::wire::about::About;
 use crate::wire::control::{Secret, UNLIMITED};
 use crate::wire::fabric::{Executes, FabricKind};
 
@@ -91,6 +92,8 @@ pub(super) struct Member {
     /// The identity of the certificate that registered the client: the client can come back and
     /// attach only with this certificate.
     pub(super) identity: Option<Identity>,
+    /// What the client tells of itself; no decision depends on it.
+    pub(super) about: About,
     /// The secret before `secret`: the client may not have received the present one.
     pub(super) previous: Option<Secret>,
     /// The session that is to replace the present one.
@@ -144,6 +147,7 @@ impl Member {
         Self {
             secret,
             identity: None,
+            about: About::NOTHING,
             previous: None,
             prepared: None,
             state: State::Present,

@@ -99,6 +99,7 @@ use crate::memory::exec::LockMemory;
 use crate::memory::word_op::{Chain, Outcome};
 use crate::planted::{self, Bug};
 use crate::roster::Change;
+use crate::wire::about::About;
 use crate::wire::control::{ControlReply, ControlRequest, UNLIMITED};
 use crate::wire::status::Status;
 use member::Member;
@@ -184,6 +185,11 @@ impl Membership {
     /// The state of a member; `None`: the client is not known.
     pub fn state(&self, client: ClientId) -> Option<State> {
         self.members.get(&client).map(|member| member.state)
+    }
+
+    /// What this client tells of itself; `None`: the client is not known.
+    pub fn about(&self, client: ClientId) -> Option<&About> {
+        self.members.get(&client).map(|member| &member.about)
     }
 
     /// All members in the order of their ids.

@@ -82,6 +82,8 @@ pub enum Event {
     Retry,
     /// Collect what clients have counted, for [`Counters::read`](crate::counters::Counters::read).
     Collect,
+    /// The same, for the next `clients` clients.
+    CollectSome { clients: usize },
     /// Set all counters to 0.
     ClearCounters,
 }

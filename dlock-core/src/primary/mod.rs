@@ -22,6 +22,7 @@ use std::collections::VecDeque;
 
 pub use crate::locks::{
     ClientSnapshot, Draining, Known, LockSnapshot, PrimaryConfig, Progress, Recovered, Sent,
+    WaitersSnapshot,
 };
 pub use event::{Effect, Event};
 
@@ -156,6 +157,7 @@ impl Primary {
             Event::Upkeep { budget } => _ = self.upkeep(now, mem, budget),
             Event::Retry => members.retry(),
             Event::Collect => locks.collect_all(mem),
+            Event::CollectSome { clients } => locks.collect_some(mem, clients),
             Event::ClearCounters => locks.clear_stats(mem),
         }
         self.go_on(now, mem);

@@ -22,6 +22,7 @@ use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Slot};
 use crate::memory::words::Ticket;
 use crate::token::Token;
+use crate::wire::about::About;
 pub use crate::wire::fabric::{FabricKind, Offers};
 use crate::wire::message::{LockType, Mode};
 use crate::wire::status::Status;
@@ -122,6 +123,8 @@ pub enum ControlRequest {
         /// The session horizon that the client asks for, seconds. 0: the primary chooses;
         /// [`HORIZON_FOREVER`]: unlimited.
         horizon_s: u32,
+        /// What the client tells of itself.
+        about: About,
     },
     /// Come back as a known client, or come to a successor.
     Reinit {
@@ -137,6 +140,8 @@ pub enum ControlRequest {
         client: ClientId,
         /// The client's secret.
         secret: Secret,
+        /// As in `Init`.
+        about: About,
     },
     /// The client has sent all its claims. Answered by `Done`.
     ReinitDone,

@@ -77,6 +77,24 @@ fn what_a_client_has_not_counted_since_is_not_added_again() {
     }
 }
 
+#[test]
+fn counts_that_are_collected_in_parts_are_all_collected_once() {
+    let mut w = World { primary: Locks::new(config()), memory: Memory::default() };
+    for id in 1..=4 {
+        let client = ClientId::new(id).unwrap();
+        w.primary.add_client(client).unwrap();
+        w.memory.told.insert(client, told(10_u64.pow(id)));
+    }
+    let mut collected = || {
+        w.primary.collect_some(&mut w.memory, 3);
+        w.primary.counters().read()[0]
+    };
+    assert_eq!([collected(), collected(), collected()], [1_110, 11_110, 11_110]);
+    w.memory.told.insert(ClientId::new(4).unwrap(), told(20_000));
+    w.primary.collect_some(&mut w.memory, 3);
+    assert_eq!(w.primary.counters().read()[0], 21_110, "the next part");
+}
+
 fn told(events: u64) -> Told {
     let mut told = Told::default();
     told[Counter::Again.place().unwrap()] = events;

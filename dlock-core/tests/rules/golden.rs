@@ -6,6 +6,7 @@ use dlock_core::ids::*;
 use dlock_core::memory::word_op::*;
 use dlock_core::memory::words::*;
 use dlock_core::token::Token;
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::*;
 use dlock_core::wire::control::*;
 use dlock_core::wire::message::*;
@@ -42,7 +43,7 @@ fn control_frames() -> Vec<Frame> {
     let claim = Claim { lock: LockId(77), desc: desc(), held: Some(held) };
     let (version_min, version_max, tp_mode, horizon_s) = (1, 2, 1, 10);
     let requests = [
-        R::Init { version_min, version_max, tp_mode, horizon_s },
+        R::Init { version_min, version_max, tp_mode, horizon_s, about: About::NOTHING },
         R::Reinit {
             version_min,
             version_max,
@@ -50,6 +51,7 @@ fn control_frames() -> Vec<Frame> {
             horizon_s,
             client: client(),
             secret: SECRET,
+            about: About::NOTHING,
         },
         R::ReinitDone,
         R::Deinit,

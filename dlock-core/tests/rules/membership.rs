@@ -10,6 +10,7 @@ use dlock_core::memory::word_op::{Chain, WordOp};
 use dlock_core::memory::words::AtomicWord;
 use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{
     ControlReply, ControlRequest, FabricKind, Secret, Terms, Told, UNLIMITED, VERSION, VERSION_MIN,
 };
@@ -27,7 +28,7 @@ fn versions_are_negotiated_and_foreign_ones_refused() {
     let mut site = Site::new();
     let request = |version_min, version_max, tp_mode| {
         let horizon_s = 3;
-        ControlRequest::Init { version_min, version_max, tp_mode, horizon_s }
+        ControlRequest::Init { version_min, version_max, tp_mode, horizon_s, about: About::NOTHING }
     };
     for (min, max) in [(VERSION + 1, 9), (0, VERSION_MIN - 1), (VERSION, VERSION_MIN - 1)] {
         assert_eq!(site.open(&request(min, max, 0)), Err(Status::VersionMismatch));

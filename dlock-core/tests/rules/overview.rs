@@ -4,9 +4,9 @@
 use crate::common::world::{names, World, NOW};
 use dlock_core::clock::Lease;
 use dlock_core::ids::{LockId, Seq};
-use dlock_core::locks::ClientSnapshot;
+use dlock_core::locks::{ClientSnapshot, WaitersSnapshot};
 use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind};
-use dlock_core::wire::message::{LockType, Request};
+use dlock_core::wire::message::{LockType, Mode, Request};
 
 use FabricKind::{Shm, Tcp};
 
@@ -18,6 +18,27 @@ fn all_clients_are_told_in_the_order_of_their_ids_with_what_they_have_got() {
     w.get(b, &names(3), LockType::Rw);
     let snapshot = |client, handles| ClientSnapshot { client, handles };
     assert_eq!(w.primary.clients_snapshot(), [snapshot(a, 0), snapshot(b, 3)]);
+}
+
+#[test]
+fn waiters_that_are_counted_in_parts_are_all_counted_once() {
+    let mut w = World::new(10);
+    let [holder, one, two] = [5, 6, 7].map(|id| w.client(id, Shm));
+    let grants = w.get(holder, &names(5), LockType::Atomic);
+    for at in [0, 3, 4] {
+        w.take(holder, &grants[at], LockType::Atomic);
+    }
+    for (client, at) in [(one, 0), (two, 0), (one, 3), (one, 4)] {
+        let its = w.get(client, &names(5), LockType::Atomic);
+        w.wait(client, &its[at], Mode::Exclusive);
+    }
+    for part in [1, 2, 5, 9] {
+        let mut counted = w.primary.count_waiters(WaitersSnapshot::default(), part);
+        while counted.last.is_some() {
+            counted = w.primary.count_waiters(counted, part);
+        }
+        assert_eq!((counted.waiters, counted.locks), (4, 3), "{part} at a time");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use dlock_core::memory::words::{
 };
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::token::TokenFloor;
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{
     Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant, Secret, Told,
     HORIZON_FOREVER,
@@ -115,7 +116,13 @@ impl World {
 }
 
 fn init(version_min: u8, version_max: u8, tp_mode: u8) -> ControlRequest {
-    ControlRequest::Init { version_min, version_max, tp_mode, horizon_s: HORIZON_FOREVER }
+    ControlRequest::Init {
+        version_min,
+        version_max,
+        tp_mode,
+        horizon_s: HORIZON_FOREVER,
+        about: About::NOTHING,
+    }
 }
 
 fn reinit(client: ClientId, secret: u8) -> ControlRequest {
@@ -127,6 +134,7 @@ fn reinit(client: ClientId, secret: u8) -> ControlRequest {
         horizon_s: HORIZON_FOREVER,
         client,
         secret,
+        about: About::NOTHING,
     }
 }
 

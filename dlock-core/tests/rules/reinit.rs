@@ -9,7 +9,8 @@ use dlock_core::memory::word_op::{Chain, WordOp};
 use dlock_core::memory::words::AtomicWord;
 use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
-use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, UNLIMITED};
+use dlock_core::wire::about::About;
+use dlock_core::wire::control::{ControlReply, ControlRequest, FabricKind, Secret, UNLIMITED};
 use dlock_core::wire::message::{LockType, Mode, Request, WaitNumber};
 use dlock_core::wire::status::Status;
 
@@ -48,6 +49,47 @@ fn waiters(site: &mut Site, peer: Peer, name: &str) -> usize {
 
 fn at(seconds: u64) -> ServerTime {
     START.plus_ns(seconds * NS)
+}
+
+#[test]
+fn what_a_client_tells_of_itself_is_kept_and_replaced_by_that_client_alone() {
+    let tells = |request: ControlRequest, label: &str| match request {
+        ControlRequest::Init { version_min, version_max, tp_mode, horizon_s, .. } => {
+            let about = About::new(label, "node1", "7", 9).unwrap();
+            ControlRequest::Init { version_min, version_max, tp_mode, horizon_s, about }
+        }
+        ControlRequest::Reinit {
+            version_min,
+            version_max,
+            tp_mode,
+            horizon_s,
+            client,
+            secret,
+            ..
+        } => {
+            let about = About::new(label, "node1", "7", 9).unwrap();
+            ControlRequest::Reinit {
+                version_min,
+                version_max,
+                tp_mode,
+                horizon_s,
+                client,
+                secret,
+                about,
+            }
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut site = Site::new();
+    let admission = site.open_twice(&tells(init(0), "first")).expect("it is let in");
+    let peer = site.peer(admission, Tcp);
+    let label = |site: &Site| site.members().about(peer.id).map(|about| about.label().to_string());
+    assert_eq!(label(&site), Some("first".into()));
+    let thief = Peer { secret: Secret([9; 16]), ..peer };
+    assert!(site.open(&tells(reinit(thief, 0), "thief")).is_err());
+    assert_eq!(label(&site), Some("first".into()));
+    site.open(&tells(reinit(peer, 0), "second")).expect("it comes back");
+    assert_eq!(label(&site), Some("second".into()));
 }
 
 #[test]

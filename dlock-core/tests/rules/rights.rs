@@ -13,6 +13,7 @@ use dlock_core::memory::words::{AtomicWord, LedgerEntry, RwWord, TakenWord};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::rights::{Quotas, Right, Rights, Rule};
 use dlock_core::token::TokenFloor;
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, LockGrant,
     Secret, HORIZON_FOREVER, VERSION,
@@ -97,6 +98,7 @@ impl World {
             version_max: VERSION,
             tp_mode: 0,
             horizon_s: HORIZON_FOREVER,
+            about: About::NOTHING,
         };
         self.open(&init, name)
     }
@@ -133,6 +135,12 @@ fn wait(handle: Handle, mode: Mode) -> Request {
 }
 
 const DENIED: Option<Reply> = Some(Reply::Denied { status: Status::Denied, word: 0 });
+
+fn reinit(client: ClientId, secret: Secret) -> ControlRequest {
+    let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, HORIZON_FOREVER);
+    let about = About::NOTHING;
+    ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret, about }
+}
 
 #[test]
 fn who_no_rule_names_is_not_let_in_and_the_others_are() {
@@ -241,9 +249,7 @@ fn a_claim_needs_the_right_to_what_it_claims() {
     let mut world = World::new(rules(), 2);
     let clients = [(READER, 1), (WRITER, 2)].map(|(name, id)| {
         let (client, secret) = (ClientId::new(id).unwrap(), Secret([7; 16]));
-        let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, HORIZON_FOREVER);
-        let back =
-            ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
+        let back = reinit(client, secret);
         (back, name, client)
     });
     for (back, name, id) in &clients {
@@ -298,14 +304,7 @@ fn new_rules_do_not_keep_a_client_of_the_predecessor_out() {
         has_locks: true,
     });
     world.primary.parts().1.awaits(NOW, &known, 30);
-    let back = |id| ControlRequest::Reinit {
-        version_min: 1,
-        version_max: VERSION,
-        tp_mode: 0,
-        horizon_s: HORIZON_FOREVER,
-        client: client_of(id),
-        secret,
-    };
+    let back = |id| reinit(client_of(id), secret);
     assert_eq!(world.open(&back(1), WRITER), Err(Status::Error), "of another");
     assert_eq!(world.open(&back(3), READER), Err(Status::ClientRemoved), "unknown");
     for (name, id) in [(READER, 1), (WRITER, 2)] {
@@ -331,9 +330,7 @@ fn an_identity_claims_no_more_locks_than_it_may_have() {
     let mut world = World::new(rules, 2);
     for (name, id) in [(READER, 1), (WRITER, 2)] {
         let (client, secret) = (ClientId::new(id).unwrap(), Secret([7; 16]));
-        let (version_min, version_max, tp_mode, horizon_s) = (1, VERSION, 0, HORIZON_FOREVER);
-        let back =
-            ControlRequest::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret };
+        let back = reinit(client, secret);
         assert_eq!(world.open(&back, name), Ok(client));
     }
     let mut claims = |client, locks: std::ops::Range<i32>| {

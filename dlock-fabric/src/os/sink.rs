@@ -74,6 +74,11 @@ pub fn flush() {
     SINK.flush(FLUSH_MAX);
 }
 
+/// How many lines of this process were lost so far: there was no room, or they were not taken.
+pub fn lost_total() -> u64 {
+    SINK.queue.load().as_ref().map_or(0, |queue| queue.state.lock().lost_total)
+}
+
 /// A queue and its thread.
 struct Sink {
     deliver: Deliver,
@@ -98,6 +103,8 @@ struct State {
     is_broken: bool,
     /// Lost lines that were not reported yet.
     lost: u64,
+    /// Lost lines so far.
+    lost_total: u64,
 }
 
 impl State {
@@ -108,8 +115,13 @@ impl State {
             self.bytes = bytes;
             self.lines.push_back(line);
         } else {
-            self.lost = self.lost.saturating_add(1);
+            self.lose();
         }
+    }
+
+    fn lose(&mut self) {
+        self.lost = self.lost.saturating_add(1);
+        self.lost_total = self.lost_total.saturating_add(1);
     }
 
     fn pop(&mut self) -> Option<Line> {
@@ -234,7 +246,9 @@ impl Sink {
             });
             state.is_busy = false;
             state.is_broken = !is_delivered;
-            state.lost = state.lost.saturating_add(u64::from(!is_delivered));
+            if !is_delivered {
+                state.lose();
+            }
         }
     }
 }
@@ -330,6 +344,9 @@ mod tests {
             state.push(line("x"));
         }
         assert_eq!((state.lines.len(), state.lost, state.bytes), (LINES_MAX, 7, LINES_MAX));
+        assert_eq!((std::mem::take(&mut state.lost), state.lost_total), (7, 7));
+        state.push(line("x"));
+        assert_eq!((state.lost, state.lost_total), (1, 8), "a report does not reset it");
         let mut state = State::default();
         state.push(line(&"x".repeat(LINES_BYTES_MAX + 1)));
         state.push(line("x"));

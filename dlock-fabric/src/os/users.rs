@@ -43,6 +43,19 @@ pub fn uid(name: &str) -> Result<u32, String> {
     })
 }
 
+/// The name of the user as which this process acts, or else the number.
+pub fn own() -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+    name_in(&passwd, uid).unwrap_or_else(|| uid.to_string())
+}
+
+fn name_in(passwd: &str, uid: u32) -> Option<String> {
+    let mut users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let user = users.find(|fields| fields.get(2).is_some_and(|id| id.parse() == Ok(uid)))?;
+    user.first().filter(|name| !name.is_empty()).map(|name| name.to_string())
+}
+
 fn uid_in(passwd: &str, name: &str) -> Option<u32> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -59,6 +72,8 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/bash\npostgres:x:26:26::/var/lib/pgsql:/bin/sh\n";
         assert_eq!(uid_in(passwd, "postgres"), Some(26));
         assert_eq!(uid_in(passwd, "post"), None);
+        assert_eq!(name_in(passwd, 26), Some("postgres".into()));
+        assert_eq!(name_in(passwd, 27), None);
         assert_eq!(uids("root, 1001,").unwrap(), [0, 1001]);
         assert!(uids("no\nsuch").unwrap_err().contains("no user \"no\\nsuch\""));
         assert!(uids(&"1,".repeat(65)).is_err());

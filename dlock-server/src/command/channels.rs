@@ -255,6 +255,7 @@ mod tests {
     use dlock_core::memory::word_op::{Chain, Outcome, Word, WordAddr, WordOp};
     use dlock_core::primary::{Primary, PrimaryConfig};
     use dlock_core::token::TokenFloor;
+    use dlock_core::wire::about::About;
     use dlock_core::wire::control::{
         ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, HORIZON_FOREVER, VERSION,
     };
@@ -302,6 +303,7 @@ mod tests {
                 version_max: VERSION,
                 tp_mode: 0,
                 horizon_s: HORIZON_FOREVER,
+                about: About::NOTHING,
             };
             core.handle(Event::Open { request, caller: 1.into(), draws: random::draws().unwrap() });
             let client = match std::iter::from_fn(|| core.primary.poll()).last() {

@@ -18,7 +18,9 @@ use dlock_core::counters::{Counter, Counters, COUNTERS};
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{Connection, Gone};
 use dlock_core::primary::{self, ClientSnapshot, Primary};
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{Attach, ControlReply, ControlRequest, Session};
+use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::status::Status;
 use dlock_fabric::VerbsHost;
 use parking_lot::Mutex;
@@ -72,6 +74,19 @@ impl ConnectionHandle {
     }
 }
 
+/// A client as operators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientSeen {
+    pub(crate) snapshot: ClientSnapshot,
+    /// Whether it has a control connection.
+    pub(crate) is_present: bool,
+    pub(crate) about: About,
+    /// The fabric of its command channel.
+    pub(crate) fabric: Option<FabricKind>,
+    /// The certificate that it has shown.
+    pub(crate) shown: Option<Arc<Shown>>,
+}
+
 /// A function that reads the primary on the command thread.
 pub(crate) type Query = Box<dyn FnOnce(&Primary, &mut Memory) + Send>;
 
@@ -94,8 +109,8 @@ pub(crate) enum Event {
     },
     /// A connection that was bound to this client has ended.
     Lost { client: ClientId, link: u64, why: Gone },
-    /// All clients, and whether they have a control connection.
-    Clients { reply: oneshot::Sender<Vec<(ClientSnapshot, bool)>> },
+    /// All clients.
+    Clients { reply: oneshot::Sender<Vec<ClientSeen>> },
     /// Asks whether this client may attach now. Its transport asks before it makes queue pairs.
     MayAttach { attach: Attach, identity: Option<Identity>, reply: oneshot::Sender<Status> },
     /// A connection wants to be a command channel; it is answered by the command thread.
@@ -257,6 +272,11 @@ impl Mailbox {
         self.device.as_ref().is_some_and(|device| device.is_out())
     }
 
+    /// Whether the command thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.shared.room.is_closed()
+    }
+
     /// Ends the command thread with an error. If this is called several times, the first reason
     /// counts.
     pub(crate) fn stop_because(&self, why: &str) {
@@ -287,6 +307,11 @@ impl Inbox {
         let event = self.queue.try_recv().ok()?;
         self.shared.room.add_permits(1);
         Some(event)
+    }
+
+    /// The number of events that are here.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     /// Asks for [`primary::Event::Listened`], which comes after every event that has arrived by

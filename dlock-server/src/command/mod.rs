@@ -23,6 +23,7 @@ pub(crate) mod channel;
 mod channels;
 mod effects;
 pub(crate) mod mailbox;
+mod publish;
 mod sessions;
 mod spin;
 mod turns;
@@ -50,7 +51,9 @@ use crate::coordinator::Roster;
 use crate::host::capacity::{Capacity, FilesLeft};
 use crate::host::clock::ServerClock;
 use crate::host::memory::Memory;
+use crate::observe::snapshot::Published;
 use crate::transport::{Fence, STALL_MAX};
+use publish::Meter;
 use spin::Spin;
 use turns::{Turns, Who};
 use verbs::Nic;
@@ -100,6 +103,8 @@ pub(crate) struct Parts {
     pub(crate) capacity: Capacity,
     pub(crate) files: Arc<FilesLeft>,
     pub(crate) roster: Roster,
+    /// Where to publish what the metrics show; `None`: they are not shown.
+    pub(crate) published: Option<Arc<Published>>,
 }
 
 /// The primary's state, its memory, and replies on their way to channels.
@@ -190,6 +195,7 @@ pub(crate) struct Worker {
     files: Arc<FilesLeft>,
     nic: Option<Nic>,
     roster: Roster,
+    meter: Option<Meter>,
 }
 
 impl Worker {
@@ -228,6 +234,7 @@ impl Worker {
             files: parts.files,
             nic,
             roster: parts.roster,
+            meter: parts.published.map(Meter::new),
         };
         worker.settle();
         Ok(worker)
@@ -254,6 +261,7 @@ impl Worker {
         }
         let mut events = Events::with_capacity(POLLED_PER_ROUND);
         while !self.inbox.stopped() {
+            let began = self.begins();
             let mut worked = self.take_events();
             worked |= self.take_arrivals()?;
             self.wake_resting();
@@ -262,6 +270,7 @@ impl Worker {
             self.tell_of_refusals();
             self.tell_of_an_outage();
             self.deliver();
+            self.measure(began, worked);
             let mut wait = self.wait(worked);
             if !wait.is_zero() && !self.may_sleep_at_the_device()? {
                 wait = Duration::ZERO;
@@ -382,7 +391,8 @@ impl Worker {
             let left = Duration::from_nanos(at_ns.saturating_sub(boot_ns()));
             left.max(Duration::from_millis(1)) // the poll counts milliseconds
         });
-        until_wakeup.min(until_look).min(until_rested).min(SLEEP_MAX)
+        let until_published = self.until_published(now).unwrap_or(SLEEP_MAX);
+        until_wakeup.min(until_look).min(until_rested).min(until_published).min(SLEEP_MAX)
     }
 
     /// Takes the poll's events; sleeps at most `wait`.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use dlock_core::ids::{ClientId, Identity};
 use dlock_core::membership::{self, Admission, Caller, Connection, Gone, Opened, State};
-use dlock_core::primary::{ClientSnapshot, Effect, Event};
+use dlock_core::primary::{Effect, Event};
 use dlock_core::roster::Change;
 use dlock_core::wire::control::{
     Attach, Attached, ControlReply, ControlRequest, FabricKind, Session,
@@ -21,7 +21,7 @@ use mio::{Interest, Token};
 
 use super::{Process, Waiting, Worker};
 use crate::command::channel::Channel;
-use crate::command::mailbox::{ConnectionHandle, ShownBy};
+use crate::command::mailbox::{ClientSeen, ConnectionHandle, ShownBy};
 use crate::coordinator::file;
 use crate::host::capacity::Bound;
 use crate::host::random;
@@ -179,14 +179,22 @@ impl Worker {
         self.look_at_process(client);
     }
 
-    /// All clients, and whether they have a control connection.
-    pub(super) fn clients(&self) -> Vec<(ClientSnapshot, bool)> {
-        let is_present = |client| self.core.primary.members().state(client) == Some(State::Present);
+    /// All clients, as operators see them.
+    pub(super) fn clients(&self) -> Vec<ClientSeen> {
+        let members = self.core.primary.members();
         let clients = self.core.primary.locks().clients_snapshot().into_iter();
         clients
-            .map(|client| {
-                let present = is_present(client.client);
-                (client, present)
+            .map(|snapshot| {
+                let (client, sockets) = (snapshot.client, self.sockets.get(&snapshot.client));
+                let channel = sockets.and_then(|sockets| self.channels.get(&sockets.channel?));
+                let control = sockets.and_then(|sockets| sockets.control.as_ref());
+                ClientSeen {
+                    snapshot,
+                    is_present: members.state(client) == Some(State::Present),
+                    about: members.about(client).cloned().unwrap_or_default(),
+                    fabric: channel.map(|channel| channel.fabric),
+                    shown: control.and_then(|control| control.shown().cloned()),
+                }
             })
             .collect()
     }

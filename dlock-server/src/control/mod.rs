@@ -41,6 +41,7 @@ use crate::observe::admin::{self, ServerInfo};
 use crate::observe::admin_socket::{AdminListener, AdminSocket};
 use crate::observe::json_lines;
 use crate::observe::log_limit::{limited, Cause, LIMITS};
+use crate::observe::snapshot::{ControlSnapshot, Published, PUBLISH_EVERY};
 use crate::transport::{Opened, Transport};
 pub use recovery::Recovery;
 pub(crate) use table::{of_address, CONNECTIONS_MAX};
@@ -78,6 +79,8 @@ pub(crate) struct Parts {
     pub(crate) receipts: Receipts,
     /// The predecessor's clients.
     pub(crate) awaited: Vec<(ClientId, Kept)>,
+    /// Where to publish what the metrics show; `None`: they are not shown.
+    pub(crate) published: Option<Arc<Published>>,
     /// Notified when the thread is to end.
     pub(crate) stop: Arc<Notify>,
 }
@@ -96,6 +99,7 @@ pub(crate) struct Listeners {
     files: Arc<FilesLeft>,
     receipts: Receipts,
     awaited: Vec<(ClientId, Kept)>,
+    published: Option<Arc<Published>>,
     stop: Arc<Notify>,
 }
 
@@ -127,6 +131,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
         files: parts.files,
         receipts: parts.receipts,
         awaited: parts.awaited,
+        published: parts.published,
         stop: parts.stop,
     })
 }
@@ -134,7 +139,7 @@ pub(crate) fn prepare(runtime: &Runtime, parts: Parts) -> io::Result<Listeners> 
 /// Serves until it is stopped. Dropping the runtime afterwards closes every connection.
 pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
     let Listeners { tcp, own, at_port, admin, mailbox, info, tls, .. } = listeners;
-    let Listeners { files, receipts, awaited, stop, .. } = listeners;
+    let Listeners { files, receipts, awaited, published, stop, .. } = listeners;
     let table = Table::new(files);
     runtime.block_on(async {
         tokio::spawn(LIMITS.report());
@@ -143,6 +148,9 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         tokio::spawn(replaced(mailbox.clone(), receipts.clone()));
         if let Some(tls) = tls.clone() {
             tokio::spawn(secure::watch(tls, mailbox.clone()));
+        }
+        if let Some(published) = published {
+            tokio::spawn(publish(published, table.clone(), receipts.clone()));
         }
         let (mail, clock) = (mailbox.clone(), info.clock);
         let service = Service { mailbox: mail, at_port, receipts, clock, tls };
@@ -155,6 +163,17 @@ pub(crate) fn run(runtime: &Runtime, listeners: Listeners) {
         }
         stop.notified().await;
     });
+}
+
+/// Publishes what the metrics show of this thread. Never returns.
+async fn publish(published: Arc<Published>, table: Arc<Table>, receipts: Receipts) {
+    loop {
+        let [connections, of_clients, handshakes] = table.counts();
+        let (at, roster_fails) = (std::time::Instant::now(), receipts.is_failing());
+        let seen = ControlSnapshot { at, connections, of_clients, handshakes, roster_fails };
+        published.control_is(seen);
+        tokio::time::sleep(PUBLISH_EVERY).await;
+    }
 }
 
 /// Ends this primary if another one has taken its place. That may happen while this one is stopped.

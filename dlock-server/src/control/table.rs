@@ -130,6 +130,12 @@ impl Table {
         self.permits.lock().taken
     }
 
+    /// The number of connections, of those that are clients', and of handshakes under way.
+    pub(crate) fn counts(&self) -> [usize; 3] {
+        let permits = self.permits.lock();
+        [permits.taken, permits.of_clients, permits.shaking.len()]
+    }
+
     /// Closes the oldest connection that never sent a byte, because the system has no room.
     pub(crate) fn close_silent(&self) -> bool {
         let silent = self.permits.lock().silent.pop_first();

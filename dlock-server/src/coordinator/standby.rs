@@ -48,7 +48,9 @@ use crate::coordinator::file::{has_ended, list_of, owner, resolved, signature, O
 use crate::coordinator::Place;
 use crate::error::StartError;
 use crate::observe::admin_socket::{AdminListener, AdminSocket};
+use crate::observe::http::Http;
 use crate::observe::json_lines::{self, failure, Answers, Asker};
+use crate::observe::roles::{Role, StandbyView, WatchesStandby};
 use crate::server::{listen, Server};
 
 /// The time between two checks whether the process of the primary has ended.
@@ -133,7 +135,12 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
     let mut place: Option<Arc<Ownership>> = None;
     let (of, is_warned) = (standby.of, AtomicBool::new(false));
     let post = Arc::new(Post { machine, of, list, is_warned, tls });
+    let http = Http::of(&config)?;
     loop {
+        if let Some(http) = &http {
+            let post = post.clone();
+            http.shows(Role::Standby(WatchesStandby(Box::new(move || post.view()))));
+        }
         let admin = Admin::open(&config, &post)?;
         let ground = post.watch(&standby).await;
         if let Some(admin) = admin {
@@ -153,7 +160,10 @@ pub async fn stand_by(config: ServerConfig, standby: StandbyConfig) -> Result<Se
         if place.is_none() {
             log::warn!("takes the place of the primary at {}: {}", standby.of, post.why(ground));
         }
-        match Server::start_as(config.clone(), &taking, &mut place) {
+        if let Some(http) = http.as_ref().filter(|_| place.is_none()) {
+            http.shows(Role::Starting); // another attempt is one of a standby that has the place
+        }
+        match Server::start_as(config.clone(), &taking, &mut place, http.clone()) {
             Ok(server) => return Ok(server),
             Err(error) => {
                 let then = match &place {
@@ -179,6 +189,16 @@ struct Post {
 }
 
 impl Post {
+    /// What the metrics show of the standby.
+    fn view(&self) -> StandbyView {
+        let machine = self.machine.lock();
+        StandbyView {
+            was_heard: machine.was_heard(),
+            silent_ms: machine.silent_ns(boot_ns()) / 1_000_000,
+            has_place: machine.has_place(),
+        }
+    }
+
     /// The signature in the list's lock file, which names the list's owner.
     fn there(&self) -> Option<Signature> {
         signature(&self.list)

@@ -9,3 +9,4 @@ pub(crate) mod default_files;
 pub(crate) mod device;
 pub(crate) mod memory;
 pub(crate) mod random;
+pub(crate) mod threads;

@@ -18,9 +18,11 @@
 //!     {"ok":true,"given_up":[5,6]}
 //!   {"cmd":"locks","after":0,"max":100}    both optional; after: the last id of the page before
 //!     {"ok":true,"more":false,"locks":[{"lock":17,"name":"a","name_hex":"61","type":"atomic",
-//!      "word":"…","holder":5,"left_ms":1500,"readers":0,"refs":1,"waiters":0}, …]}
+//!      "word":"…","holder":5,"holder_label":"orders","left_ms":1500,"readers":0,"refs":1,
+//!      "waiters":0}, …]}
 //!   {"cmd":"clients","after":0,"max":100}
-//!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1}, …]}
+//!     {"ok":true,"more":false,"clients":[{"client":5,"present":true,"handles":1,"fabric":"tcp",
+//!      "label":"orders","host":"node1","user":"db","pid":7,"certificate":null}, …]}
 //!   {"cmd":"remove","client":5,"grace_s":9,"now":false}      grace_s, now: optional
 //!   {"cmd":"break","name_hex":"61","client":5,"grace_s":9}   client: that holder alone; optional
 //!   {"cmd":"reset","all":false}                              all: not the departed alone
@@ -44,7 +46,7 @@ use std::time::Instant;
 use dlock_core::counters::TABLE;
 use dlock_core::ids::{ClientId, Epoch, LockId};
 use dlock_core::memory::words::{AtomicWord, RwWord};
-use dlock_core::primary::{self, ClientSnapshot, Draining, LockSnapshot, Primary};
+use dlock_core::primary::{self, Draining, LockSnapshot, Primary};
 use dlock_core::wire::control::Act;
 use dlock_core::wire::fabric::FabricKind;
 use dlock_core::wire::message::LockType;
@@ -55,7 +57,7 @@ use serde_json::{json, Map, Value};
 use super::acts::{self, Asked};
 use super::admin_socket::AdminListener;
 use super::json_lines::{self, failure, Asker};
-use crate::command::mailbox::{Event, Mailbox};
+use crate::command::mailbox::{ClientSeen, Event, Mailbox};
 use crate::control::recovery;
 use crate::control::table::Table;
 use crate::host::clock::ServerClock;
@@ -243,19 +245,25 @@ impl Endpoint {
     async fn locks(&self, after: i32, max: usize) -> Option<Value> {
         let now = self.info.clock.now();
         let look = move |primary: &Primary, memory: &mut Memory| {
-            primary.locks().locks_snapshot(now, memory, LockId(after), max + 1)
+            let locks = primary.locks().locks_snapshot(now, memory, LockId(after), max + 1);
+            let with_label = |lock| {
+                let about = holder(&lock).and_then(|client| primary.members().about(client));
+                (lock, about.map(|about| about.label().to_string()))
+            };
+            locks.into_iter().map(with_label).collect::<Vec<_>>()
         };
         let mut locks = self.look(None, look).await?;
         let more = locks.len() > max;
         locks.truncate(max);
-        let locks: Vec<LockLine> = locks.into_iter().map(|lock| LockLine::of(lock, now)).collect();
+        let line = |(lock, label)| LockLine::of(lock, label, now);
+        let locks: Vec<LockLine> = locks.into_iter().map(line).collect();
         Some(json!({ "ok": true, "more": more, "locks": locks }))
     }
 
     async fn clients(&self, after: u32, max: usize) -> Option<Value> {
         let ask = |reply| Event::Clients { reply };
         let clients = self.mailbox.ask_unless_out(ask).await.ok().flatten()?;
-        let mut page = clients.iter().filter(|(c, _)| c.client.get() > after);
+        let mut page = clients.iter().filter(|one| one.snapshot.client.get() > after);
         let clients: Vec<Value> = page.by_ref().take(max).map(client_line).collect();
         Some(json!({ "ok": true, "more": page.next().is_some(), "clients": clients }))
     }
@@ -290,6 +298,15 @@ fn page(max: Option<usize>) -> usize {
     max.unwrap_or(PAGE).clamp(1, PAGE_MAX)
 }
 
+/// The exclusive holder that the word of the lock names.
+fn holder(lock: &LockSnapshot) -> Option<ClientId> {
+    ClientId::new(match lock.lock_type {
+        LockType::Atomic => AtomicWord::from_bits(lock.word).client(),
+        LockType::Rw => RwWord::from_bits(lock.word).client(),
+        LockType::Fair => 0,
+    })
+}
+
 /// One lock as JSON.
 #[derive(Serialize)]
 struct LockLine {
@@ -299,6 +316,7 @@ struct LockLine {
     r#type: &'static str,
     word: String,
     holder: Option<u32>,
+    holder_label: Option<String>,
     left_ms: Option<u64>,
     readers: u32,
     refs: usize,
@@ -306,7 +324,7 @@ struct LockLine {
 }
 
 impl LockLine {
-    fn of(lock: LockSnapshot, now: ServerTime) -> Self {
+    fn of(lock: LockSnapshot, holder_label: Option<String>, now: ServerTime) -> Self {
         let left_of = |end: ServerTime| end.0.saturating_sub(now.0).div_ceil(NS / 1_000);
         let left_ms = |deadline: Deadline| match deadline {
             // the lease has no end; no field has a number above 2^53, which JSON readers may not
@@ -315,17 +333,14 @@ impl LockLine {
             _ => Some(left_of(deadline.expiry())),
         };
         let last_ms = lock.leases_end.map(left_of);
-        let (r#type, holder, left_ms, readers) = match lock.lock_type {
+        let holder = holder(&lock);
+        let (r#type, left_ms, readers) = match lock.lock_type {
             LockType::Atomic => {
-                let word = AtomicWord::from_bits(lock.word);
-                let held = word.client() != 0;
-                ("atomic", held.then(|| word.client()), left_ms(word.timeout()).filter(|_| held), 0)
+                let timeout = AtomicWord::from_bits(lock.word).timeout();
+                ("atomic", left_ms(timeout).filter(|_| holder.is_some()), 0)
             }
-            LockType::Rw => {
-                let word = RwWord::from_bits(lock.word);
-                ("rw", (word.client() != 0).then(|| word.client()), last_ms, word.rcount())
-            }
-            LockType::Fair => ("fair", None, last_ms, 0),
+            LockType::Rw => ("rw", last_ms, RwWord::from_bits(lock.word).rcount()),
+            LockType::Fair => ("fair", last_ms, 0),
         };
         Self {
             lock: lock.lock.0,
@@ -333,7 +348,8 @@ impl LockLine {
             name_hex: lock.name.iter().map(|byte| format!("{byte:02x}")).collect(),
             r#type,
             word: lock.word.to_string(),
-            holder,
+            holder: holder.map(ClientId::get),
+            holder_label: holder_label.filter(|label| !label.is_empty()),
             left_ms,
             readers,
             refs: lock.refs,
@@ -342,11 +358,19 @@ impl LockLine {
     }
 }
 
-fn client_line((client, present): &(ClientSnapshot, bool)) -> Value {
+fn client_line(seen: &ClientSeen) -> Value {
+    let ClientSeen { snapshot, is_present, about, fabric, shown } = seen;
+    let told = |text: &str| if text.is_empty() { Value::Null } else { text.into() };
     json!({
-        "client": client.client.get(),
-        "present": present,
-        "handles": client.handles,
+        "client": snapshot.client.get(),
+        "present": is_present,
+        "handles": snapshot.handles,
+        "fabric": fabric.map(FabricKind::name),
+        "label": told(about.label()),
+        "host": told(about.host()),
+        "user": told(about.user()),
+        "pid": (about.pid != 0).then_some(about.pid),
+        "certificate": shown.as_ref().map(|shown| shown.peer.to_string()),
     })
 }
 
@@ -369,7 +393,7 @@ mod tests {
                 waiters: 0,
                 leases_end: None,
             };
-            LockLine::of(lock, ServerTime(0)).left_ms
+            LockLine::of(lock, None, ServerTime(0)).left_ms
         };
         assert_eq!(left_ms(5, Deadline::NEVER), None);
         assert!(left_ms(5, Deadline::at_s(9)).is_some_and(|ms| ms >= 9_000));

@@ -31,6 +31,9 @@ macro_rules! causes {
 
         /// Every cause, and its text in the log.
         const CAUSES: &[(Cause, &str)] = &[$((Cause::$cause, $what),)*];
+
+        /// The names of all causes.
+        const NAMES: [&str; CAUSES.len()] = [$(stringify!($cause),)*];
     };
 }
 
@@ -55,6 +58,7 @@ causes! {
     Roster = "clients that could not be written down",
     Name = "looks at a name that another user has",
     Admin = "admin connections that could not be accepted",
+    Http = "HTTP connections that could not be accepted, or whose TLS handshake failed",
 }
 
 /// How many lines of one cause were logged and left out.
@@ -66,6 +70,8 @@ struct Limit {
     lines: u32,
     /// Lines that were left out, and not reported yet.
     left_out: u64,
+    /// Lines that were left out so far.
+    left_out_total: u64,
 }
 
 /// What to do with a line.
@@ -78,7 +84,7 @@ pub(crate) enum Verdict {
 }
 
 impl Limit {
-    const NEW: Self = Self { since_ns: 0, lines: 0, left_out: 0 };
+    const NEW: Self = Self { since_ns: 0, lines: 0, left_out: 0, left_out_total: 0 };
 
     fn admit(&mut self, now_ns: u64) -> Verdict {
         // only the clock of a test can be earlier than the beginning of the window
@@ -90,6 +96,7 @@ impl Limit {
             return Verdict::Log(std::mem::take(&mut self.left_out));
         }
         self.left_out = self.left_out.saturating_add(1);
+        self.left_out_total = self.left_out_total.saturating_add(1);
         Verdict::LeaveOut { first: self.left_out == 1 }
     }
 }
@@ -131,6 +138,12 @@ impl LogLimits {
             .map(|((_, what), limit)| (*what, std::mem::take(&mut limit.left_out)))
             .filter(|&(_, left_out)| left_out > 0)
             .collect()
+    }
+
+    /// How many lines of each cause were left out so far, by the cause's name: `TableFull`.
+    pub(crate) fn left_out_totals(&self) -> [(&'static str, u64); CAUSES.len()] {
+        let limits = self.limits.lock();
+        std::array::from_fn(|cause| (NAMES[cause], limits[cause].left_out_total))
     }
 
     /// Reports what was left out, one window after the first such line. Never returns; idle while
@@ -224,6 +237,11 @@ mod tests {
         let what = CAUSES[Cause::Admin as usize].1;
         assert_eq!(limits.take_left_out(), [(what, 3)]);
         assert_eq!(limits.take_left_out(), []);
+        assert_eq!(
+            limits.left_out_totals()[Cause::Admin as usize],
+            ("Admin", 3),
+            "no report ends it"
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ids::Seq;
 use dlock_core::memory::word_op::{Chain, Outcome};
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{
     Attach, Attached, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Session,
@@ -187,6 +188,7 @@ pub const INIT: ControlRequest = ControlRequest::Init {
     version_max: VERSION,
     tp_mode: 0,
     horizon_s: HORIZON_FOREVER,
+    about: About::NOTHING,
 };
 
 pub fn reinit(session: &Session) -> ControlRequest {
@@ -197,6 +199,7 @@ pub fn reinit(session: &Session) -> ControlRequest {
         horizon_s: HORIZON_FOREVER,
         client: session.client,
         secret: session.secret,
+        about: About::NOTHING,
     }
 }
 

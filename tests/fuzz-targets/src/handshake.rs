@@ -9,6 +9,7 @@ use dlock_core::ids::{ClientId, Epoch, LockId, ObjectId, Seq};
 use dlock_core::membership::{Draws, Gone, Joining, Opened, Orphans, Rules, State};
 use dlock_core::memory::words::Ticket;
 use dlock_core::primary::{Effect, Event, Primary, PrimaryConfig};
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::{self, Frame, FrameError, Kind, HEADER_LEN};
 use dlock_core::wire::control::{
     Attach, Claim, ControlReply, ControlRequest, FabricKind, HeldClaim, LockDesc, Place, Secret,
@@ -200,14 +201,22 @@ impl World {
         let horizon_s = if tape.flip() { 3 } else { HORIZON_FOREVER };
         let bound = self.links[link].is_some();
         match (bound, tape.below(14)) {
-            (false, 0..=6) => R::Init { version_min, version_max, tp_mode, horizon_s },
+            (false, 0..=6) => {
+                R::Init { version_min, version_max, tp_mode, horizon_s, about: About::NOTHING }
+            }
             (_, 7 | 8) => {
                 let known = self.session(tape);
                 let stranger = ClientId::new(u32::from(tape.u8())).zip(Some(Secret([9; 16])));
                 match known.or(stranger) {
-                    Some((client, secret)) => {
-                        R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret }
-                    }
+                    Some((client, secret)) => R::Reinit {
+                        version_min,
+                        version_max,
+                        tp_mode,
+                        horizon_s,
+                        client,
+                        secret,
+                        about: About::NOTHING,
+                    },
                     None => R::Heartbeat,
                 }
             }

@@ -6,6 +6,7 @@ use dlock_core::ids::{ClientId, Epoch, Generation, Handle, LockId, ObjectId, Seq
 use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp};
 use dlock_core::memory::words::{LedgerEntry, Ticket};
 use dlock_core::token::Token;
+use dlock_core::wire::about::About;
 use dlock_core::wire::codec::{self, Frame, HEADER_LEN};
 use dlock_core::wire::control::{
     Act, Attach, Attached, Claim, ControlReply as C, ControlRequest as R, FabricKind, HeldClaim,
@@ -71,8 +72,16 @@ fn requests(client: ClientId) -> Vec<Frame> {
     let held = HeldClaim { fair, ..HeldClaim::hold(Mode::Shared, 4) };
     let claim = Claim { lock: LockId(77), desc: desc.clone(), held: Some(held) };
     let all = [
-        R::Init { version_min, version_max, tp_mode, horizon_s: 9 },
-        R::Reinit { version_min, version_max, tp_mode, horizon_s: 9, client, secret: SECRET },
+        R::Init { version_min, version_max, tp_mode, horizon_s: 9, about: About::NOTHING },
+        R::Reinit {
+            version_min,
+            version_max,
+            tp_mode,
+            horizon_s: 9,
+            client,
+            secret: SECRET,
+            about: About::new("orders", "node1", "7", 4_711).unwrap_or_default(),
+        },
         R::ReinitDone,
         R::Deinit,
         R::Heartbeat,

@@ -8,6 +8,7 @@ use dlock_core::lock::{Begin, LockEntry, Op, Step};
 use dlock_core::memory::exec::LockMemory;
 use dlock_core::memory::word_op::{Outcome, Values, WordAddr};
 use dlock_core::memory::words::{LedgerEntry, RwWord, Ticket};
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{LockDesc, LockGrant};
 use dlock_core::wire::message::{LockType, Mode, Reply, Request};
 use dlock_core::wire::status::Status;
@@ -132,7 +133,13 @@ fn a_reentry_that_is_told_to_queue_leaves_the_hold_as_it_is() {
 fn fields_of_a_later_version_are_dropped() {
     use dlock_core::wire::codec::{self, Frame, Kind, HEADER_LEN};
     use dlock_core::wire::control::ControlRequest;
-    let init = ControlRequest::Init { version_min: 1, version_max: 3, tp_mode: 0, horizon_s: 9 };
+    let init = ControlRequest::Init {
+        version_min: 1,
+        version_max: 3,
+        tp_mode: 0,
+        horizon_s: 9,
+        about: About::new("a", "b", "c", 4).unwrap(),
+    };
     let mut bytes = Vec::new();
     codec::encode(&Frame::Control(Seq(7), init.clone()), &mut bytes);
     bytes.extend([1, 2, 3]);

@@ -48,7 +48,7 @@ pub(crate) fn version() -> String {
 ///
 /// # Panics
 /// If the two differ.
-pub(crate) fn check(path: &str, made: &str) {
+pub fn check(path: &str, made: &str) {
     let file = root().join(path);
     if std::env::var_os(WRITE).is_some() {
         std::fs::write(&file, made).unwrap_or_else(|error| panic!("{}: {error}", file.display()));

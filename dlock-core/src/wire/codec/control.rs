@@ -6,6 +6,7 @@ use super::FrameError;
 use crate::clock::{Deadline, Lease, ServerTime};
 use crate::ids::Epoch;
 use crate::token::Token;
+use crate::wire::about::About;
 use crate::wire::control::{
     Act, Claim, ControlReply, ControlRequest, HeldClaim, LockDesc, LockGrant, ObjectGrant, Place,
     Secret, Session, Terms, Told, Whose,
@@ -30,6 +31,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
             version_max: r.u8()?,
             tp_mode: r.u8()?,
             horizon_s: r.u32()?,
+            about: about(r)?,
         },
         REINIT => R::Reinit {
             version_min: r.u8()?,
@@ -38,6 +40,7 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
             horizon_s: r.u32()?,
             client: r.client()?,
             secret: Secret(r.array()?),
+            about: about(r)?,
         },
         2 => R::ReinitDone,
         3 => R::Deinit,
@@ -57,15 +60,17 @@ pub(super) fn request(r: &mut Reader<'_>) -> Read<ControlRequest> {
 pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
     use ControlRequest as R;
     match request {
-        R::Init { version_min, version_max, tp_mode, horizon_s } => {
+        R::Init { version_min, version_max, tp_mode, horizon_s, about } => {
             w.bytes(&[INIT, *version_min, *version_max, *tp_mode]);
             w.u32(*horizon_s);
+            put_about(w, about);
         }
-        R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret } => {
+        R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret, about } => {
             w.bytes(&[REINIT, *version_min, *version_max, *tp_mode]);
             w.u32(*horizon_s);
             w.client(*client);
             w.bytes(&secret.0);
+            put_about(w, about);
         }
         R::ReinitDone => w.u8(2),
         R::Deinit => w.u8(3),
@@ -106,6 +111,27 @@ pub(super) fn put_request(w: &mut Writer<'_>, request: &ControlRequest) {
             put_act(w, act);
         }
     }
+}
+
+/// Reads what a client tells of itself; a client that tells nothing, or of an earlier version, ends
+/// the frame before.
+fn about(r: &mut Reader<'_>) -> Read<About> {
+    if r.end().is_ok() {
+        return Ok(About::NOTHING);
+    }
+    let mut text = || String::from_utf8(r.short_bytes()?).map_err(|_| FrameError::Invalid("about"));
+    let [label, host, user] = [text()?, text()?, text()?];
+    About::new(&label, &host, &user, r.u32()?).ok_or(FrameError::Invalid("about"))
+}
+
+fn put_about(w: &mut Writer<'_>, about: &About) {
+    if *about == About::NOTHING {
+        return;
+    }
+    for text in [about.label(), about.host(), about.user()] {
+        w.short_bytes(text.as_bytes());
+    }
+    w.u32(about.pid);
 }
 
 /// Reads the part of `Init` and `Reinit` that is the same in every version, and returns the error

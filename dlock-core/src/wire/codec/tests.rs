@@ -6,6 +6,7 @@ use crate::limits::*;
 use crate::memory::word_op::*;
 use crate::memory::words::*;
 use crate::token::Token;
+use crate::wire::about::About;
 use crate::wire::control::*;
 use crate::wire::fabric::OFFERS_MAX;
 use crate::wire::message::*;
@@ -25,10 +26,10 @@ fn control_request(g: &mut Gen, variant: usize) -> ControlRequest {
     let (version_min, version_max, tp_mode) = (g.next() as u8, g.next() as u8, g.next() as u8);
     let horizon_s = g.u32();
     match variant {
-        0 => R::Init { version_min, version_max, tp_mode, horizon_s },
+        0 => R::Init { version_min, version_max, tp_mode, horizon_s, about: g.about() },
         1 => {
-            let (client, secret) = (g.client(), g.secret());
-            R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret }
+            let (client, secret, about) = (g.client(), g.secret(), g.about());
+            R::Reinit { version_min, version_max, tp_mode, horizon_s, client, secret, about }
         }
         2 => R::ReinitDone,
         3 => R::Deinit,
@@ -199,15 +200,31 @@ fn frames_are_appended() {
 }
 
 #[test]
-fn no_prefix_of_a_payload_is_a_payload() {
+fn no_prefix_of_a_payload_is_a_payload_but_what_a_client_tells_of_itself_may_be_missing() {
     let mut g = Gen(2);
     for frame in (0..4).flat_map(|_| one_of_each(&mut g)).collect::<Vec<_>>() {
         let bytes = encoded(&frame);
         let kind = decode_kind(&bytes);
-        for len in 0..bytes.len() - HEADER_LEN {
+        let without = without_about(&frame).map(|frame| encoded(&frame).len() - HEADER_LEN);
+        for len in (0..bytes.len() - HEADER_LEN).filter(|&len| without != Some(len)) {
             let result = decode(kind, &bytes[HEADER_LEN..HEADER_LEN + len]);
             assert!(result.is_err(), "{len} bytes of {frame:?}");
         }
+    }
+}
+
+/// The same `Init` or `Reinit` of a client that tells nothing of itself.
+fn without_about(frame: &Frame) -> Option<Frame> {
+    let mut frame = frame.clone();
+    match &mut frame {
+        Frame::Control(
+            _,
+            ControlRequest::Init { about, .. } | ControlRequest::Reinit { about, .. },
+        ) => {
+            *about = About::NOTHING;
+            Some(frame)
+        }
+        _ => None,
     }
 }
 
@@ -234,6 +251,30 @@ fn bytes_after_a_payload_are_fields_of_a_later_version_or_refused() {
         };
         assert_eq!(decoded_payload(&bytes), expected);
     }
+}
+
+#[test]
+fn a_client_that_tells_nothing_of_itself_ends_its_frame_before_and_hidden_text_is_refused() {
+    let init = |about| {
+        let (version_min, version_max, tp_mode, horizon_s) = (1, 1, 0, 9);
+        let init = ControlRequest::Init { version_min, version_max, tp_mode, horizon_s, about };
+        Frame::Control(Seq(1), init)
+    };
+    let nothing = init(About::NOTHING);
+    let bare = encoded(&nothing);
+    assert_eq!(decoded_payload(&bare), Ok(nothing.clone()));
+    assert_eq!(decoded_payload(&[&bare[..], &[0; 7]].concat()), Ok(nothing));
+    let some = About::new("orders", "node1", "7", 4_711).unwrap();
+    let tail = [b"\x06orders\x05node1\x017".as_slice(), &4_711_u32.to_le_bytes()].concat();
+    let bytes = encoded(&init(some.clone()));
+    assert_eq!(bytes[HEADER_LEN..], [&bare[HEADER_LEN..], &tail].concat());
+    assert_eq!(decoded_payload(&bytes), Ok(init(some)));
+    for wrong in [b"\x01\n\0\0\0\0\0\0".as_slice(), b"\x01\xff\0\0\0\0\0\0"] {
+        let bytes = [&bare[..], wrong].concat();
+        assert_eq!(decoded_payload(&bytes), Err(FrameError::Invalid("about")), "{wrong:?}");
+    }
+    let long = [&[65][..], &[b'x'; 65], &[0; 6]].concat();
+    assert_eq!(decoded_payload(&[&bare[..], &long].concat()), Err(FrameError::Invalid("about")));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use dlock_core::memory::word_op::{Chain, Outcome, Values, Word, WordAddr, WordOp
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::token::TokenFloor;
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, LockDesc, LockGrant, Secret, Terms, VERSION,
 };
@@ -391,7 +392,13 @@ pub fn w0(grant: &LockGrant) -> WordAddr {
 }
 
 pub fn init(horizon_s: u32) -> ControlRequest {
-    ControlRequest::Init { version_min: 1, version_max: VERSION, tp_mode: 0, horizon_s }
+    ControlRequest::Init {
+        version_min: 1,
+        version_max: VERSION,
+        tp_mode: 0,
+        horizon_s,
+        about: About::NOTHING,
+    }
 }
 
 pub fn reinit(peer: Peer, horizon_s: u32) -> ControlRequest {
@@ -402,5 +409,6 @@ pub fn reinit(peer: Peer, horizon_s: u32) -> ControlRequest {
         horizon_s,
         client: peer.id,
         secret: peer.secret,
+        about: About::NOTHING,
     }
 }

@@ -145,6 +145,7 @@ structs! {
         pub tls_key: *const c_char,
         pub tls_crl: *const c_char,
         pub tls_key_password_file: *const c_char,
+        pub label: *const c_char,
     }
     pub struct dlock_client_info {
         pub size: u32,

@@ -79,6 +79,10 @@ unsafe fn config(options: &dlock_client_options) -> Result<Config, Failure> {
     if let Some(device) = unsafe { text(options.device, "options->device") }? {
         config = config.device(device);
     }
+    // SAFETY: as above.
+    if let Some(label) = unsafe { text(options.label, "options->label") }? {
+        config = config.label(label);
+    }
     if options.flags & DLOCK_NO_TLS != 0 {
         return Ok(config.without_tls());
     }

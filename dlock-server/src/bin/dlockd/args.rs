@@ -88,6 +88,9 @@ pub(crate) struct Args {
     /// folder, for each port; `dlock` finds it there]
     #[arg(long, value_name = "PATH")]
     admin_socket: Option<PathBuf>,
+    /// Show metrics and probes over HTTP at this address, like 127.0.0.1:9616
+    #[arg(long, value_name = "ADDR:PORT")]
+    http: Option<SocketAddr>,
     /// Keep the last epoch in this file, and in FILE.clients who the clients are; none: nowhere
     /// [default: a file in the user's state folder, for each port]
     #[arg(long, value_name = "FILE")]
@@ -131,6 +134,7 @@ impl Args {
         if let Some(seconds) = self.recovery_deadline {
             server.recovery_deadline = Duration::from_secs(seconds);
         }
+        server.http = self.http.or(server.http);
         server.sleep_mode |= self.sleep_mode;
         server.verbs = self.verbs.unwrap_or(server.verbs);
         replace(&mut server.device, &self.device);
@@ -159,6 +163,7 @@ impl Args {
         settings.insecure |= self.insecure;
         settings.server.tls = self.tls.over(settings.tls.clone()).load()?;
         tls::check(settings.server.bind, settings.server.tls.as_ref(), settings.insecure)?;
+        tls::check_http(settings.server.http, settings.server.tls.as_ref(), settings.insecure)?;
         let checked = match settings.standby() {
             Some(standby) => standby.check(&settings.server),
             None => settings.server.check(),

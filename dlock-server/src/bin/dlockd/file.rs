@@ -110,6 +110,7 @@ struct Keys {
     frames_per_second_max: Option<Spanned<u64>>,
     admin_socket: Option<PathBuf>,
     admin_for_group: Option<bool>,
+    http: Option<Spanned<String>>,
     state_file: Option<PathBuf>,
     standby_of: Option<Spanned<String>>,
     standby_silence_ms: Option<u64>,
@@ -215,11 +216,9 @@ fn parse(text: &str) -> Result<Settings, Mistake> {
     settings.admin_socket = choice(keys.admin_socket);
     server.admin_for_group = keys.admin_for_group.unwrap_or(server.admin_for_group);
     settings.state_file = choice(keys.state_file);
+    set(&mut server.http, keys.http, |text| socket_address(&text).map(Some))?;
     let standby = &mut settings.standby;
-    set(&mut standby.of, keys.standby_of, |text| match text.parse::<SocketAddr>() {
-        Ok(of) => Ok(Some(of)),
-        Err(_) => Err("this is no IPv4:PORT or [IPv6]:PORT: give it in digits"),
-    })?;
+    set(&mut standby.of, keys.standby_of, |text| socket_address(&text).map(Some))?;
     if let Some(ms) = keys.standby_silence_ms {
         standby.silence = Duration::from_millis(ms);
     }
@@ -253,6 +252,10 @@ fn set<T, U, E: Display>(
         *setting = convert(found.into_inner()).map_err(|e| (Some(place), e.to_string()))?;
     }
     Ok(())
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "this is no IPv4:PORT or [IPv6]:PORT: give it in digits")
 }
 
 /// A port that clients of the C API can be configured with, or 0 for any free one.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The TLS settings of the file and of the command line.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -82,6 +82,23 @@ pub(crate) fn check(bind: IpAddr, tls: Option<&Tls>, insecure: bool) -> Result<(
     }
 }
 
+/// The same for the HTTP endpoint, which shows numbers, and takes nothing.
+pub(crate) fn check_http(
+    http: Option<SocketAddr>,
+    tls: Option<&Tls>,
+    insecure: bool,
+) -> Result<(), String> {
+    match http.map(|address| check(address.ip(), tls, insecure)) {
+        None | Some(Ok(())) => Ok(()),
+        Some(Err(_)) => Err(format!(
+            "showing metrics at {} without TLS lets every host that reaches the port read them: \
+             choose 127.0.0.1, configure [tls] (ca, cert, key), or say insecure = true \
+             (--insecure) if the network keeps strangers out",
+            http.map(|address| address.to_string()).unwrap_or_default()
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,11 +106,16 @@ mod tests {
     #[test]
     fn only_loopback_needs_neither_tls_nor_a_word() {
         for address in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(check(address.parse().unwrap(), None, false), Ok(()), "{address}");
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(check(address, None, false), Ok(()), "{address}");
+            assert_eq!(check_http(Some((address, 1).into()), None, false), Ok(()), "{address}");
         }
         for address in ["0.0.0.0", "::", "10.0.0.1", "fe80::1", "::ffff:10.0.0.1"] {
             let refused = check(address.parse().unwrap(), None, false).unwrap_err();
             assert!(refused.contains("insecure = true"), "{refused}");
+            let http = Some(SocketAddr::new(address.parse().unwrap(), 1));
+            assert!(check_http(http, None, false).is_err_and(|why| why.contains("metrics")));
+            assert_eq!(check_http(http, None, true), Ok(()), "{address}");
             assert_eq!(check(address.parse().unwrap(), None, true), Ok(()), "{address}");
         }
     }

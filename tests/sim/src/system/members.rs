@@ -7,6 +7,7 @@ use dlock_core::membership::{Caller, Connection, Draws, Gone, Joining, MemberMem
 use dlock_core::memory::word_op::{Chain, Outcome};
 use dlock_core::primary::{Effect, Event, Primary};
 use dlock_core::roster::{Change, Kept, Process};
+use dlock_core::wire::about::About;
 use dlock_core::wire::control::{
     Attach, ControlReply, ControlRequest, FabricKind, Secret, VERSION, VERSION_MIN,
 };
@@ -324,7 +325,13 @@ impl World {
             false => self.sys.plan.horizon_s,
         };
         let request = match reinit {
-            None => ControlRequest::Init { version_min, version_max, tp_mode, horizon_s },
+            None => ControlRequest::Init {
+                version_min,
+                version_max,
+                tp_mode,
+                horizon_s,
+                about: About::NOTHING,
+            },
             Some((client, secret)) => ControlRequest::Reinit {
                 version_min,
                 version_max,
@@ -332,6 +339,7 @@ impl World {
                 horizon_s,
                 client,
                 secret,
+                about: About::NOTHING,
             },
         };
         let mut numbers = self.sys.rng.clone();

@@ -35,6 +35,11 @@ impl Gen {
         let len = [0, 1, 2, BATCH_MAX][self.below(4)];
         (0..len).map(|_| item(self)).collect()
     }
+    /// Something told: after nothing a later version could add no field.
+    pub(super) fn about(&mut self) -> About {
+        let label = ["", "orders", "ümläut"][self.below(3)];
+        About::new(label, "node1", "7", self.u32() | 1).unwrap()
+    }
     pub(super) fn client(&mut self) -> ClientId {
         ClientId::new(self.u32() & ClientId::MAX | 1).unwrap()
     }
