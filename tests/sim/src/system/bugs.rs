@@ -54,6 +54,7 @@ driver_bugs! {
 const ELSEWHERE: &[(&str, &str)] = &[
     ("earlier-claim-counts", "quiet"),
     ("claim-lapses", "notes"),
+    ("lapsed-claim-renewed", "handover"),
     ("returns-in-vain", "recovery"),
     ("claims-unawaited", "quiet"),
     ("stopped-awaited", "recovery"),
