@@ -138,7 +138,7 @@ struct Sockets {
 
 /// A process that has mapped the memory.
 struct Process {
-    /// The number of the process in [`Membership`].
+    /// The number of the process in [`Membership`](dlock_core::membership::Membership).
     number: u64,
     /// The process id; `None`: the process is in another process namespace.
     pid: Option<i32>,

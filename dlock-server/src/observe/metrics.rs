@@ -6,7 +6,7 @@
 //!   View (roles.rs) ─▶ METRICS: samples of each line ─▶ text ─▶ GET /metrics
 //! ```
 //! Every label has a bounded number of values: states, fabrics, causes, counters, and the files of
-//! [tls]. No label names a client, a lock or a peer.
+//! `[tls]`. No label names a client, a lock or a peer.
 
 use std::fmt;
 use std::sync::Mutex;

@@ -11,7 +11,7 @@ pub const MARKDOWN_COLUMNS_MAX: usize = 100;
 pub const RECORD_BYTES_MAX: usize = 4_000;
 /// The most bytes in ARCHITECTURE.md. A longer map would not be read.
 pub const ARCHITECTURE_BYTES_MAX: usize = 14_000;
-/// The most bytes in all Markdown files together, without those of [`MADE`].
+/// The most bytes in all Markdown files together, without those of `MADE`.
 pub const MARKDOWN_BYTES_MAX: usize = 220_000;
 /// Documents that are made of the code, like the manual pages. They have no size of their own.
 const MADE: [&str; 1] = ["docs/metrics.md"];
