@@ -222,6 +222,8 @@ fn start(held: &mut ClientLock, op: Op) -> Start {
     if let Some(status) = held.unfounded(op) {
         return Start::Decided(code(status));
     }
+    // a result that needs no primary would be no operation under way
+    held.keeps_no_longer();
     let had_ticket = has_ticket(held.entry.state());
     let now = held.fresh();
     held.last_now = now;

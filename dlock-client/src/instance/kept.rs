@@ -143,6 +143,19 @@ impl Instance {
 }
 
 impl ClientLock {
+    /// Ends the keeping, as if others wanted the lock: its next operation takes place at the
+    /// primary.
+    pub(super) fn keeps_no_longer(&mut self) {
+        if !self.entry.is_kept() {
+            return;
+        }
+        let now = self.clock_of_deadline();
+        if let Wanted::InUse(request) = self.entry.is_wanted(now) {
+            tell(&*self.exec, &request);
+        }
+        self.is_looked_after = false;
+    }
+
     /// Has the driver look after the lock if the client has just come to keep it. If it cannot, the
     /// client does not keep the lock.
     #[cold]

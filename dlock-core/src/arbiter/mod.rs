@@ -271,7 +271,12 @@ impl Arbiter {
         out: &mut Vec<Sent>,
     ) {
         self.with(now, mem, lock, out, |ctx, state| {
-            if matches!(request, Request::Release { .. } | Request::Resolve { .. }) {
+            let (ends, is_downgraded) = match request {
+                Request::Release { .. } | Request::Resolve { .. } => (true, false),
+                Request::Downgrade { .. } => (false, true), // its program uses the share
+                _ => (false, false),
+            };
+            if ends || is_downgraded {
                 state.kept.end(from.client);
             }
             match lock.lock_type {

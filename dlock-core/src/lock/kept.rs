@@ -22,6 +22,7 @@ use super::machine::Phase;
 use super::{atomic, fair, rw, Doubt, EntryState, LockEntry, Machine, Op, OpResult, Step, View};
 use crate::clock::{Deadline, Lease, Now, ServerTime};
 use crate::limits::{KEEP_AGAIN_DOUBLED_MAX, KEEP_AGAIN_NS};
+use crate::memory::words::AtomicWord;
 use crate::planted::{self, Bug};
 use crate::wire::message::{LockType, Mode, Reply, Request};
 use crate::wire::status::Status;
@@ -188,7 +189,8 @@ impl LockEntry {
 
     /// Whether the hold surely lasts, and others do not want it.
     fn may_rest(&self, now: Now) -> bool {
-        let is_sure = self.surely_has(now) || planted::is(Bug::ServedUnsure);
+        let is_sure = self.surely_has(now) && !self.maybe_over(now);
+        let is_sure = is_sure || planted::is(Bug::ServedUnsure);
         self.kept.kept == Kept::Yes && self.doubt == Doubt::None && is_sure
     }
 
@@ -240,6 +242,10 @@ impl LockEntry {
 
     /// The arbiter lets the client keep the lock.
     fn has_kept(&mut self, word: u64, deadline: Deadline, now: Now) -> OpResult {
+        let deadline = match self.lock_type {
+            LockType::Atomic => AtomicWord::from_bits(word).timeout(),
+            LockType::Rw | LockType::Fair => deadline,
+        };
         match self.lock_type {
             LockType::Atomic | LockType::Rw => self.word = word,
             LockType::Fair => fair::sees_turn(self, word),

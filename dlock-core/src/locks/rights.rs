@@ -256,7 +256,8 @@ pub(super) fn may_request(
     if let Some(right) = Right::for_request(request) {
         access.check(client, right, name)?;
     }
-    let queues = matches!(request, Request::Wait { .. } | Request::TakeTicket { .. });
+    use Request::{TakeTicket, Try, Wait};
+    let queues = matches!(request, Wait { .. } | Try { .. } | TakeTicket { .. });
     let queues = queues && !planted::is(Bug::WaitsUncounted);
     match access.quotas(client).waits_max.filter(|_| queues) {
         Some(max) => {

@@ -2,7 +2,7 @@
 //! Where the words of a lock are: at which incarnation of the primary, and by which clock the
 //! lock's deadlines count.
 
-use crate::clock::Now;
+use crate::clock::{Now, ServerTime};
 use crate::ids::{ClientId, Epoch};
 use crate::lock::{LockEntry, Loss};
 use crate::planted::{self, Bug};
@@ -159,9 +159,14 @@ impl Binding {
 /// is in doubt. `is_busy`: an operation is under way, which does both at its end.
 #[must_use = "the request is to be sent"]
 pub fn resume(entry: &mut LockEntry, is_busy: bool, now: Now) -> Option<Request> {
+    // the primary took the question along with the old channel: nobody else would say that a
+    // program uses what the client kept
+    let is_in_use = entry.is_kept() && !entry.is_idle();
     entry.leaves_cache();
     if !is_busy && !planted::is(Bug::NoRepublish) {
         entry.rewrite_ledger();
     }
-    entry.undo_request(now)
+    let (handle, until) = (entry.handle(), ServerTime(0));
+    let in_use = is_in_use.then_some(Request::Listen { handle, knows: true, until });
+    entry.undo_request(now).or(in_use)
 }

@@ -103,6 +103,13 @@ impl Held {
         assert!(matches!(done, Some(Reply::Done { .. })), "{done:?}");
     }
 
+    /// The holder makes its hold a share. Returns whether there are shares of such a lock.
+    fn downgrades(&mut self) -> bool {
+        let (handle, ticket) = (self.mine.handle, self.ticket);
+        let share = self.asks(self.holder, Request::Downgrade { handle, stamp: 2, ticket });
+        matches!(share, Some(Reply::Granted { .. }))
+    }
+
     fn is_marked(&mut self) -> bool {
         let word = self.site.word(&self.mine);
         match self.lock_type {
@@ -209,12 +216,16 @@ fn a_try_fails_when_the_keeper_is_late_and_at_once_where_there_is_none() {
 #[test]
 fn a_keeper_that_does_not_answer_is_fenced_and_one_whose_program_uses_the_lock_is_not() {
     for lock_type in KINDS {
-        for is_in_use in [false, true] {
+        // how the client uses the lock: not at all, exclusively, or with a share
+        for used in [None, Some(X), Some(Mode::Shared)] {
             let mut held = Held::new(lock_type);
             held.keeps();
             held.listens(false);
+            if used == Some(Mode::Shared) && !held.downgrades() {
+                continue;
+            }
             held.waits();
-            if is_in_use {
+            if used == Some(X) {
                 held.listens(true);
             }
             let hinderer = |held: &Held| held.site.locks().hinderer(&|_| false);
@@ -229,7 +240,7 @@ fn a_keeper_that_does_not_answer_is_fenced_and_one_whose_program_uses_the_lock_i
             }
             let hinders = Effect::Hinders { client: held.holder.id };
             let is_fenced = held.site.effects.contains(&hinders);
-            assert_eq!(is_fenced, !is_in_use, "{lock_type:?}");
+            assert_eq!(is_fenced, used.is_none(), "{lock_type:?} {used:?}");
         }
     }
 }

@@ -474,6 +474,8 @@ impl World {
                     request,
                     Request::Wait { mode: Mode::Exclusive, .. }
                         | Request::Steal { mode: Mode::Exclusive, .. }
+                        | Request::Try { mode: Mode::Exclusive, .. }
+                        | Request::Keep { mode: Mode::Exclusive, .. }
                         | Request::Extend { mode: Mode::Exclusive, .. }
                         | Request::Confirm { mode: Mode::Exclusive, .. }
                 );
