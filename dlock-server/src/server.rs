@@ -512,7 +512,8 @@ fn worker(
         undone_at_once: command::undone_at_once(&memory),
         ..Rules::of(&setup)
     };
-    let mut primary = Primary::new(setup, rules);
+    // it is large, and the caller's stack may be small
+    let mut primary = Box::new(Primary::new(setup, rules));
     let deadline_s = u32::try_from(config.recovery_deadline.as_secs()).unwrap_or(u32::MAX);
     let first = [
         primary::Event::Rules(config.rules.clone()),

@@ -297,7 +297,12 @@ mod tests {
             };
             let primary = Primary::new(config.clone(), Rules::of(&config));
             let memory = Memory::Cpu(CpuMemory::create(8, 8).unwrap());
-            let mut core = Core { primary, memory, clock: ServerClock::start(), sent: Vec::new() };
+            let mut core = Core {
+                primary: Box::new(primary),
+                memory,
+                clock: ServerClock::start(),
+                sent: Vec::new(),
+            };
             let request = ControlRequest::Init {
                 version_min: VERSION,
                 version_max: VERSION,

@@ -88,7 +88,7 @@ const SLEEP_EXPECTING_MAX: Duration = Duration::from_secs(1);
 
 /// The parts of the command thread.
 pub(crate) struct Parts {
-    pub(crate) primary: Primary,
+    pub(crate) primary: Box<Primary>,
     pub(crate) memory: Memory,
     /// The device of the primary, if it has one.
     pub(crate) host: Option<Arc<VerbsHost>>,
@@ -109,7 +109,7 @@ pub(crate) struct Parts {
 
 /// The primary's state, its memory, and replies on their way to channels.
 struct Core {
-    primary: Primary,
+    primary: Box<Primary>,
     memory: Memory,
     clock: ServerClock,
     sent: Vec<Sent>,
@@ -195,7 +195,7 @@ pub(crate) struct Worker {
     files: Arc<FilesLeft>,
     nic: Option<Nic>,
     roster: Roster,
-    meter: Option<Meter>,
+    meter: Option<Box<Meter>>,
 }
 
 impl Worker {
@@ -234,7 +234,7 @@ impl Worker {
             files: parts.files,
             nic,
             roster: parts.roster,
-            meter: parts.published.map(Meter::new),
+            meter: parts.published.map(|published| Box::new(Meter::new(published))),
         };
         worker.settle();
         Ok(worker)

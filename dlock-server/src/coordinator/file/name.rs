@@ -5,7 +5,8 @@
 //!   @dlock-state-UID-DEVICE-INODE-HASH     two abstract Unix sockets, bound by the primary
 //!     DEVICE, INODE   1: the topmost folder of the file system: it cannot be removed
 //!                     2: the folder of the lock file, as it was at the start
-//!     HASH            the path of the lock file from there, without links
+//!     HASH            the path of the lock file from there, without links; in 2 with the time at
+//!                     which the folder was made: another folder may get its INODE later
 //! ```
 //! The first name outlasts the folder. The second one is the same by every path that leads to the
 //! folder, also where the folder is mounted a second time (`mount --bind`, a container's volume).
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use dlock_fabric::os::fds::Credentials;
 use log::Level;
@@ -132,8 +134,10 @@ fn addresses(lock: &Path) -> io::Result<[SocketAddrUnix; 2]> {
         let name = format!("dlock-state-{uid}-{device:x}-{inode:x}-{hash:016x}");
         SocketAddrUnix::new_abstract_name(name.as_bytes())
     };
+    let made = of_folder.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let made_ns = made.map_or(0, |since| since.as_nanos());
     // a path below `folder`, so that the addresses differ if the folder is the topmost one
-    let below = Path::new("folder").join(name);
+    let below = Path::new("folder").join(made_ns.to_string()).join(name);
     Ok([address(&of_top, from_top)?, address(&of_folder, &below)?])
 }
 
