@@ -389,7 +389,7 @@ static void misuse(int port)
     dlock_hold hold = must_hold(lock, NULL);
     dlock_acquire_options acquire = wanted(2, 0, 0);
     dlock_lock_options locks;
-    dlock_client_options clients;
+    dlock_client_options clients, at_port;
     dlock_object object = {0};
     dlock_queue queue = {0};
     dlock_cancel cancel = {7};
@@ -437,10 +437,12 @@ static void misuse(int port)
     IS(dlock_client_open(NULL, NULL, AMPLE, NONE, &none), DLOCK_E_INVALID);
     IS(dlock_client_open("no host !", NULL, AMPLE, NONE, &none), DLOCK_E_INVALID);
     snprintf(place, sizeof(place), HOST ":%d", port);
-    MUST(dlock_client_open(place, NULL, AMPLE, NONE, &with_port));
+    DLOCK_INIT(&at_port);
+    fill_tls(&at_port);
+    MUST(dlock_client_open(place, at_port.tls_ca ? &at_port : NULL, AMPLE, NONE, &with_port));
     OK(dlock_client_leave(with_port, AMPLE, NONE));
-    clients.port = (uint32_t)port;
-    MUST(dlock_client_open(place, &clients, AMPLE, NONE, &with_port));
+    at_port.port = (uint32_t)port;
+    MUST(dlock_client_open(place, &at_port, AMPLE, NONE, &with_port));
     OK(dlock_client_leave(with_port, AMPLE, NONE));
     clients.port = (uint32_t)free_port();
     IS(dlock_client_open(place, &clients, AMPLE, NONE, &none), DLOCK_E_INVALID);
