@@ -412,9 +412,9 @@ run_on() { # FABRIC
         test_case "valgrind/$fabric/two_process" checked "$built/two_process" \
             "$built/dlock_primary_test"
         [ "$fabric" = shm ] || return
-        test_case "callgrind/shm/atomic" instructions_of a 866
-        test_case "callgrind/shm/rw" instructions_of r 824
-        test_case "callgrind/shm/rw_shared" instructions_of h 1587
+        test_case "callgrind/shm/atomic" instructions_of a 911
+        test_case "callgrind/shm/rw" instructions_of r 868
+        test_case "callgrind/shm/rw_shared" instructions_of h 1607
         test_case "callgrind/shm/fair" instructions_of f 1854
         test_case "callgrind/shm/fair_shared" instructions_of s 1883
         return
