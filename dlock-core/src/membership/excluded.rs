@@ -10,6 +10,7 @@ use crate::clock::ServerTime;
 use crate::ids::ClientId;
 use crate::locks::Locks;
 use crate::planted::{self, Bug};
+use crate::wire::fabric::{Executes, FabricKind};
 
 /// A connection of a member, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +57,14 @@ impl Membership {
 
     /// Makes clients that reach the memory themselves come back over a fabric whose chains the
     /// primary executes, because in a drain the primary refuses some chains. A client that does not
-    /// come back by itself stays, and so does one without a horizon: it would lose what it has.
+    /// come back by itself stays, and so does one without a horizon: it would lose what it has. All
+    /// stay where there is no such fabric.
     pub(crate) fn drains(&mut self) {
+        let is_checked = |fabric: &FabricKind| fabric.executes() == Executes::Primary;
+        let mut others = FabricKind::ALL.into_iter().filter(is_checked);
+        if !others.any(|fabric| self.rules.offered.has(fabric)) {
+            return;
+        }
         let is_out = |(client, member): (&ClientId, &Member)| {
             let keeps_all =
                 member.returns && member.bounded > ServerTime(0) || planted::is(Bug::DrainLapses);

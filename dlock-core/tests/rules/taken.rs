@@ -5,7 +5,7 @@ use crate::common::site::{reinit, w0, Peer, Site, START};
 use dlock_core::clock::{Deadline, Lease, ServerTime, NS};
 use dlock_core::ids::{ClientId, Seq};
 use dlock_core::locks::Known;
-use dlock_core::membership::{Exit, Gone, State};
+use dlock_core::membership::{Exit, Gone, Rules, State};
 use dlock_core::memory::word_op::{Chain, WordOp};
 use dlock_core::memory::words::{AtomicWord, RwWord};
 use dlock_core::primary::{Draining, Effect, Event};
@@ -289,6 +289,21 @@ fn a_client_that_reaches_the_memory_is_to_come_back_over_another_fabric() {
     take(&mut site, Whose::Client(plain.id), 0, true);
     site.until(at_s(2));
     assert!(site.effects.contains(&Effect::Idle));
+}
+
+#[test]
+fn where_no_other_fabric_is_offered_a_drain_cuts_no_client_off() {
+    for (offered, state) in
+        [(vec![Shm, Verbs], State::Present), (vec![Shm, Verbs, Tcp], State::Fenced(Exit::Drained))]
+    {
+        let mut site = Site::new();
+        let offered = offered.into_iter().collect();
+        site.begins(Rules { offered, ..Rules::of(site.locks().config()) });
+        let peer = site.join(Verbs, HORIZON_S);
+        site.take_lease(peer, 100);
+        drain(&mut site, true);
+        assert_eq!(site.state(peer), Some(state));
+    }
 }
 
 /// A client that may come back must not be told that it is removed, because then it would not come
