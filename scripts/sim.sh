@@ -13,7 +13,7 @@ cargo run --release --locked -p dlock-sim --bin sim -- \
 
 apart="laps looks stale away strays lapses unfenced rules flood prepared standby jumps
     tokens tokens-few tokens-laps taken renewals renewals-any renewals-calm
-    events heirs"
+    events heirs caches caches-any caches-tokens caches-taken"
 for scenario in $apart; do # `all` does not draw these
     cargo run --release --locked -p dlock-sim --bin sim -- \
         --seed "${SEED:-1}" --schedules 10000 --scenario "$scenario"
