@@ -540,7 +540,12 @@ fn a_client_that_would_not_come_back_in_a_drain_stays_and_goes_on_after_it() {
         let stay = [client(&own), client(&own.primaries([at]))];
         let locks = [0, 1].map(|n| stay[n].atomic_lock(format!("lock {n}")).unwrap());
         let guards = locks.each_ref().map(|lock| lock.acquire(X).lease(TIME).guard().unwrap());
-        let auto = client(&plain.primaries([at]));
+        // where the environment names verbs, `Auto` is verbs alone
+        let any = match common::on_verbs() {
+            true => FabricChoice::Only(FabricKind::Tcp),
+            false => FabricChoice::Auto,
+        };
+        let auto = client(&plain.fabric(any).primaries([at]));
         let free = auto.atomic_lock("free").unwrap();
         site.operate("{\"cmd\":\"drain\",\"on\":true}");
         let refused = || free.acquire(X).wait(Wait::No).guard().map(drop) == Err(Error::NotReady);
