@@ -271,12 +271,9 @@ impl Arbiter {
         out: &mut Vec<Sent>,
     ) {
         self.with(now, mem, lock, out, |ctx, state| {
-            let (ends, is_downgraded) = match request {
-                Request::Release { .. } | Request::Resolve { .. } => (true, false),
-                Request::Downgrade { .. } => (false, true), // its program uses the share
-                _ => (false, false),
-            };
-            if ends || is_downgraded {
+            use Request::{Downgrade, Release, Resolve};
+            // after a downgrade the program uses the share
+            if matches!(request, Release { .. } | Resolve { .. } | Downgrade { .. }) {
                 state.kept.end(from.client);
             }
             match lock.lock_type {
