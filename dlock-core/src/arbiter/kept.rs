@@ -14,22 +14,18 @@
 //!
 //! The primary tells a keeper that others wait as it tells any listener ([`crate::locks`]). A
 //! keeper that neither gives the lock back nor says that its program uses it is fenced after
-//! [`HINDRANCE_S`].
+//! [`HINDRANCE_S`](crate::limits::HINDRANCE_S).
 
 use std::collections::BTreeMap;
 
+use super::hindrance::Hindrance;
 use super::{atomic, fair, rw, Arbiter, Caller, Ctx, LockRef, LockState, Sent, Waiter};
 use crate::clock::{ServerTime, NS};
 use crate::ids::ClientId;
-use crate::limits::{HINDRANCE_S, LOOK_S, TRY_KEPT_NS_MAX};
+use crate::limits::{LOOK_S, TRY_KEPT_NS_MAX};
 use crate::memory::exec::LockMemory;
 use crate::wire::message::{LockType, Reply};
 use crate::wire::status::Status;
-
-const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
-/// The most of the time between two looks at a lock that counts as time for which its keeper was
-/// waited for.
-const UNSEEN_NS_MAX: u64 = 2 * LOOK_S as u64 * NS;
 
 /// The keepers of one lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -39,8 +35,8 @@ pub(super) struct Keepers(BTreeMap<ClientId, Keeper>);
 struct Keeper {
     /// Whether the client has said that its program uses the lock.
     is_in_use: bool,
-    /// Since when others wait for what the client keeps, and when the arbiter last saw that.
-    awaited: Option<(ServerTime, ServerTime)>,
+    /// For how long others have waited for what the client keeps.
+    awaited: Option<Hindrance>,
 }
 
 impl Keepers {
@@ -72,8 +68,7 @@ impl Keepers {
 
     /// A client that has not answered for too long at the last look.
     pub(super) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
-        let is_over =
-            |k: &Keeper| k.awaited.is_some_and(|(since, seen)| seen >= since.plus_ns(HINDRANCE_NS));
+        let is_over = |keeper: &Keeper| keeper.awaited.is_some_and(|awaited| awaited.is_over());
         let mut over = self.0.iter().filter(|(_, keeper)| is_over(keeper));
         over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
     }
@@ -86,7 +81,7 @@ impl Keepers {
     /// See [`Arbiter::goes_on`](super::Arbiter::goes_on).
     pub(super) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         if let Some(awaited) = self.0.get_mut(&client).and_then(|k| k.awaited.as_mut()) {
-            *awaited = (now, now);
+            *awaited = Hindrance::begins(now);
         }
     }
 }
@@ -128,15 +123,11 @@ pub(super) fn schedule(ctx: &mut Ctx<'_>, state: &mut LockState) {
     for keeper in state.kept.0.values_mut() {
         keeper.awaited = match keeper.awaited {
             _ if !is_wanted || keeper.is_in_use => None,
-            None => Some((now, now)),
-            Some((since, seen)) => {
-                // if the primary stood still between two looks, that time does not count
-                let unseen_ns = now.0.saturating_sub(seen.plus_ns(UNSEEN_NS_MAX).0);
-                Some((since.plus_ns(unseen_ns), now))
-            }
+            None => Some(Hindrance::begins(now)),
+            Some(awaited) => Some(awaited.goes_on(now)),
         };
-        if let Some((since, _)) = keeper.awaited {
-            let (fenced_at, next) = (since.plus_ns(HINDRANCE_NS), now.plus_ns(LOOK_S as u64 * NS));
+        if let Some(awaited) = keeper.awaited {
+            let (fenced_at, next) = (awaited.ends(), now.plus_ns(LOOK_S as u64 * NS));
             ctx.wake_at(if fenced_at > now { fenced_at.min(next) } else { next });
         }
     }

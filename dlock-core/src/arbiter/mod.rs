@@ -15,6 +15,7 @@ mod confirm;
 mod executed;
 mod fair;
 mod had;
+mod hindrance;
 mod kept;
 mod proxied;
 mod rw;

@@ -30,13 +30,14 @@ pub(super) use kept::{clear_kept, is_held_by};
 pub(super) use leased::Leased;
 
 use super::confirm::confirm;
+use super::hindrance::{Hindrance, HINDRANCE_NS};
 use super::{
     cancel_wait, drop_waits, end_earlier_wait, Caller, Ctx, LockState, Waiter, RECOUNT_EVERY_NS,
 };
 use crate::budget::work::GRANTS_PER_LOOK;
 use crate::clock::{ServerTime, NS};
 use crate::ids::{ClientId, Handle};
-use crate::limits::{HINDRANCE_S, LOOK_S};
+use crate::limits::LOOK_S;
 use crate::memory::words::{LedgerEntry, LedgerState, RwWord};
 use crate::planted::{self, Bug};
 use crate::token::RW_END;
@@ -44,11 +45,6 @@ use crate::wire::message::{Mode, Reply, Request, WaitNumber};
 use crate::wire::status::Status;
 use kept::{keep, try_now};
 use leased::{end_leases, extend, take_now, wakes_at_the_next_end};
-
-const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
-/// The most of the time between two looks at a client that counts as time for which it was waited
-/// for.
-const UNSEEN_NS_MAX: u64 = 2 * LOOK_S as u64 * NS;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct RwState {
@@ -73,9 +69,8 @@ pub(super) struct RwState {
 struct Between {
     /// What the client's ledger says.
     entry: LedgerEntry,
-    /// Since when the ledger has said so, and (`seen`) when the arbiter last read it.
-    since: ServerTime,
-    seen: ServerTime,
+    /// For how long the ledger has said so.
+    hindrance: Hindrance,
 }
 
 impl RwState {
@@ -87,8 +82,7 @@ impl RwState {
     /// A client that has kept the count unknown for too long at the last look; it may have gone on
     /// since.
     pub(super) fn hinderer(&self, skip: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
-        let is_over = |b: &Between| b.seen >= b.since.plus_ns(HINDRANCE_NS);
-        let mut over = self.between.iter().filter(|(_, between)| is_over(between));
+        let mut over = self.between.iter().filter(|(_, between)| between.hindrance.is_over());
         over.find(|(&client, _)| !skip(client)).map(|(&client, _)| client)
     }
 
@@ -101,7 +95,7 @@ impl RwState {
     /// an eighth of the time for which the recount has waited for it, but not beyond the time at
     /// which the client is to be fenced.
     fn pause_ns(&self, now: ServerTime) -> u64 {
-        let waited_ns = |between: &Between| now.0.saturating_sub(between.since.0);
+        let waited_ns = |between: &Between| between.hindrance.waited_ns(now);
         let longest_ns = self.between.values().map(waited_ns).max().unwrap_or(0);
         let left_ns = self.between.values().map(|b| HINDRANCE_NS.saturating_sub(waited_ns(b)));
         let left_ns = left_ns.filter(|&left_ns| left_ns > 0).min().unwrap_or(u64::MAX);
@@ -111,7 +105,7 @@ impl RwState {
     /// See [`Arbiter::goes_on`](super::Arbiter::goes_on).
     pub(super) fn goes_on(&mut self, now: ServerTime, client: ClientId) {
         if let Some(between) = self.between.get_mut(&client) {
-            (between.since, between.seen) = (now, now);
+            between.hindrance = Hindrance::begins(now);
         }
     }
 
@@ -122,13 +116,9 @@ impl RwState {
             .iter()
             .map(|&(client, entry)| {
                 let same = before.get(&client).filter(|before| before.entry == entry);
-                let since = same.map_or(now, |before| {
-                    // if the primary and the client stood still between two looks, the time in
-                    // between does not count
-                    let unseen_ns = now.0.saturating_sub(before.seen.plus_ns(UNSEEN_NS_MAX).0);
-                    before.since.plus_ns(unseen_ns)
-                });
-                (client, Between { entry, since, seen: now })
+                let hindrance = same.map(|before| before.hindrance.goes_on(now));
+                let hindrance = hindrance.unwrap_or(Hindrance::begins(now));
+                (client, Between { entry, hindrance })
             })
             .collect();
     }

@@ -11,10 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::hindrance::HINDRANCE_NS;
 use super::super::{Caller, Ctx};
-use crate::clock::{Deadline, ServerTime, NS};
+use crate::clock::{Deadline, ServerTime};
 use crate::ids::ClientId;
-use crate::limits::{FAIR_GRACE, HINDRANCE_S};
+use crate::limits::FAIR_GRACE;
 use crate::memory::word_op::{Word, WordAddr};
 use crate::memory::words::{LedgerEntry, TakenWord, Ticket, TurnWord};
 use crate::planted::{self, Bug};
@@ -22,8 +23,6 @@ use crate::wire::message::Mode;
 
 /// How long a ticket keeps its turn if its client does not ask for it.
 const GRACE_NS: u64 = FAIR_GRACE.ns();
-/// How long a client whose entry is over may stand in the way of the next lap.
-const HINDRANCE_NS: u64 = HINDRANCE_S as u64 * NS;
 /// The times between two looks by the timer, nanoseconds. The timer runs while a client waits, or
 /// after something was undone.
 const LOOK_AFTER_NS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
