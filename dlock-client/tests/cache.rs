@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{client, fabrics, server, S, X};
-use dlock_client::{Client, Error, Lock, LockType, Mode, Wait};
+use common::{client, fabrics, lock, server, S, X};
+use dlock_client::{Error, Lock, LockType, Mode, Wait};
 
 const SOON: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(20);
@@ -20,15 +20,6 @@ const KINDS: [(LockType, Mode); 5] = [
     (LockType::Fair, X),
     (LockType::Fair, S),
 ];
-
-fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
-    match lock_type {
-        LockType::Atomic => client.atomic_lock(name),
-        LockType::Rw => client.rw_lock(name),
-        LockType::Fair => client.fair_lock(name),
-    }
-    .unwrap()
-}
 
 fn cycle(lock: &Lock, mode: Mode) {
     let acquire = lock.acquire(mode).wait(SOON);

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::site::Site;
-use common::{client, fabrics, name, named, server, signal, S, X};
+use common::{client, fabrics, lock, name, named, server, signal, S, X};
 use dlock_client::{
     Client, Config, Error, Event, Events, HoldEvent, Lock, LockType, Loss, Mode, Renew, Wait,
 };
@@ -20,15 +20,6 @@ const LEASE: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(30);
 const KINDS: [(LockType, Mode); 3] =
     [(LockType::Atomic, X), (LockType::Fair, X), (LockType::Fair, S)];
-
-fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
-    match lock_type {
-        LockType::Atomic => client.atomic_lock(name),
-        LockType::Rw => client.rw_lock(name),
-        LockType::Fair => client.fair_lock(name),
-    }
-    .unwrap()
-}
 
 /// The next event, which must be about this hold.
 fn next(events: &Events, of: (&Lock, u64)) -> HoldEvent {

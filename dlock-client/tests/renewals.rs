@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::site::Site;
-use common::{client, eventually, fabrics, server, S, X};
+use common::{client, eventually, fabrics, lock, server, S, X};
 use dlock_client::{Client, Config, Error, FabricChoice, LockType, Mode, Renew, Wait};
 
 const LEASE: Duration = Duration::from_secs(3);
@@ -23,15 +23,6 @@ const LONGER: Duration = Duration::from_millis(3_500);
 /// The holds that can be renewed.
 const KINDS: [(LockType, Mode); 3] =
     [(LockType::Atomic, X), (LockType::Fair, X), (LockType::Fair, S)];
-
-fn lock(client: &Client, name: &str, lock_type: LockType) -> dlock_client::Lock {
-    match lock_type {
-        LockType::Atomic => client.atomic_lock(name),
-        LockType::Rw => client.rw_lock(name),
-        LockType::Fair => client.fair_lock(name),
-    }
-    .unwrap()
-}
 
 /// Takes the lock for another client, and releases it.
 fn taken(other: &Client, name: &str, lock_type: LockType) -> Result<(), Error> {

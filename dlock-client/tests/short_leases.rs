@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{client, eventually, fabrics, got, join, server, status, X};
+use common::{client, eventually, fabrics, got, join, lock, server, status, X};
 use dlock_client::raw::OpResult;
 use dlock_client::{Client, Config, Error, FabricChoice, Lock, LockType, Renew, Wait};
 use dlock_client::{LEASE_MIN, WAIT_DEFAULT};
@@ -20,15 +20,6 @@ use dlock_core::wire::status::Status;
 
 const LEASED: [LockType; 3] = [LockType::Atomic, LockType::Rw, LockType::Fair];
 const SHORT: Duration = Duration::from_millis(300);
-
-fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
-    match lock_type {
-        LockType::Fair => client.fair_lock(name),
-        LockType::Rw => client.rw_lock(name),
-        _ => client.atomic_lock(name),
-    }
-    .unwrap()
-}
 
 /// Two leases of 0.25 s and 60 s end at least 59.75 s apart. Rounded to seconds, the distance would
 /// be 59 s.

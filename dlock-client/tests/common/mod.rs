@@ -17,7 +17,7 @@ use dlock_client::raw::Instance;
 use dlock_client::raw::OpResult;
 use dlock_client::Status;
 use dlock_client::{
-    Client, ClientConfig, Config, FabricChoice, FabricKind, LockDesc, LockId, LockType, Mode,
+    Client, ClientConfig, Config, FabricChoice, FabricKind, Lock, LockDesc, LockId, LockType, Mode,
     NoPassword, Tls, TlsFiles,
 };
 use dlock_core::wire::fabric::Executes;
@@ -26,6 +26,16 @@ use dlock_server::{Server, ServerConfig, VerbsUse};
 
 pub const X: Mode = Mode::Exclusive;
 pub const S: Mode = Mode::Shared;
+
+/// The lock of this type and name.
+pub fn lock(client: &Client, name: &str, lock_type: LockType) -> Lock {
+    match lock_type {
+        LockType::Atomic => client.atomic_lock(name),
+        LockType::Rw => client.rw_lock(name),
+        LockType::Fair => client.fair_lock(name),
+    }
+    .unwrap()
+}
 /// With `DLOCK_FABRIC=verbs` in the environment the primaries here are on an RDMA device.
 pub fn on_verbs() -> bool {
     std::env::var(dlock_client::FABRIC_VARIABLE).is_ok_and(|fabric| fabric == "verbs")
