@@ -358,7 +358,7 @@ fn keep(
         match events.recv_timeout(pause) {
             Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(Event::Refused(goes_on)) if held.is_known_lost() => {
-                // what was taken away at once may be another client's already
+                // if the lock was taken away at once, another client may hold it already
                 let removal = removal();
                 let is_over = removal.as_ref().is_some_and(|removal| removal.now);
                 let why = removal.map_or_else(|| REFUSED.to_string(), |by| taken_away(&by));

@@ -88,7 +88,7 @@ impl Membership {
         self.cut_off(client, Exit::Operator);
     }
 
-    /// Records who has removed a client.
+    /// Records which operator has removed a client, and whether its leases ended at once.
     pub(crate) fn removed_by(&mut self, client: ClientId, asked: &Asked) {
         if self.removers.len() >= REMEMBERED_MAX {
             self.removers.pop_first();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the primaries on a device have in common: a thread that accepts, one for each client, and
-//! one that serves the device's arrivals. What is done with an accepted client, and with an
-//! arrival, is decided by the [`Primary`].
+//! What the primaries on a device have in common: a thread that accepts clients, a thread for each
+//! client, and a thread that takes the device's arrivals. The [`Primary`] decides what is done with
+//! an accepted client, and with an arrival.
 
 use std::collections::HashMap;
 use std::io;

@@ -67,7 +67,7 @@ pub struct Line {
     pub level: Level,
     /// The subject: `library`, `memory`, a device's name, …
     pub subject: String,
-    /// What was found.
+    /// The finding, as a sentence.
     pub text: String,
     /// The remedy; every problem has one.
     pub remedy: Option<String>,

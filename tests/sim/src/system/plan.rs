@@ -202,7 +202,7 @@ pub struct Plan {
     pub listens: bool,
     /// How many of a thousand actions on an exclusive hold are downgrades.
     pub downgrades: u32,
-    /// Of a thousand locks that a client gets, those that it caches.
+    /// How many of a thousand locks that a client gets it caches.
     pub caches: u32,
     /// The numbers with which the lanes of fair locks begin.
     pub lanes: (u32, u32),
